@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
 
 @pytest.fixture
@@ -17,10 +16,7 @@ def task(connection: str, sandbox: Sandbox) -> Callable[..., FakeTaskInstance]:
     """Make a task instance of an operator class; its time is the sandbox's."""
     time = SimulatedClock(sandbox)
 
-    def make(operator: type, task_id: str = "task", *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
-        return FakeTaskInstance(lambda: operator(task_id=task_id, **arguments), time, retries, task_id=task_id)
-
-    return make
+    return lambda operator, task_id="", **arguments: task_instance(operator, time, task_id=task_id, **arguments)
 
 
 @pytest.fixture

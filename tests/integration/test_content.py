@@ -16,17 +16,19 @@ from zipfile import ZipFile
 import jinja2
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
-from outbound_transfer.files.content import CHUNK_BYTES, ContentWriter
+from outbound_transfer.decorators.deliver_files import deliver_files_task
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
-from outbound_transfer.protocol.messages import Operation
 from outbound_transfer_sandbox.testing import Sandbox
-from support.deliveries import DELIVERY, billed, counts, digest, task_instance
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after, without_credit
+from support.airflow_names import AirflowFailException, AirflowSkipException
+from support.calls import SEND, ProcessCrashed, dying_after
+from support.deliveries import DELIVERY, billed, digest
+from support.provider import ContentWriter
+from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance, without_credit
 
 TEXT = "Größe;Preis\n{{ not_a_template }}\n"
-LARGE = b"large" * (CHUNK_BYTES // 5 + 1)
+#: Content is read in parts of about this size.
+MB = 1024 * 1024
+LARGE = b"large" * (MB // 5 + 1)
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def write_and_close(file: Any) -> None:
         (TEXT, TEXT.encode()),
         ("", b""),
         (memoryview(b"xyz")[::2], b"xz"),
-        ("ä" * (CHUNK_BYTES + 1), "ä".encode() * (CHUNK_BYTES + 1)),
+        ("ä" * (MB + 1), "ä".encode() * (MB + 1)),
         (at_its_end(b"whole"), b"whole"),
         (lambda: at_its_end(b"whole"), b"whole"),
         (lambda: Pipe(LARGE), LARGE),
@@ -178,25 +180,9 @@ def test_a_callable_s_file_is_closed_and_a_given_one_is_not(deliver) -> None:
     assert (opened.closed, given.closed) == (True, False)
 
 
-def test_the_same_content_is_not_uploaded_again(deliver, sandbox) -> None:
-    made = []
-    ti = deliver(
-        [content(lambda: made.append(1) or LARGE), content("b", "b.csv"), content(io.BytesIO(b"c"), "c.csv")],
-        keep_draft=True,
-    )
-    with without_credit(sandbox):
-        ti.run()
-
-    transfer = again(ti)
-
-    assert counts(sandbox)["POST", "files", 201] == 3
-    assert (sum(billed(sandbox).values()), len(made)) == (1, 2)
-    assert stored(sandbox, transfer)["a.csv"] == digest(LARGE)
-
-
 @pytest.mark.parametrize("other", ["other", lambda: "other", b"other", "ab"], ids=["text", "callable", "bytes", "size"])
-def test_other_content_is_sent_in_another_draft(deliver, sandbox, other) -> None:
-    ti = deliver([content("first"), content("same", "b.csv")], keep_draft=True)
+def test_a_clear_before_the_send_sends_the_content_that_it_finds(deliver, sandbox, other) -> None:
+    ti = deliver([content("first"), content("same", "b.csv")])
     with without_credit(sandbox):
         ti.run()
 
@@ -207,7 +193,7 @@ def test_other_content_is_sent_in_another_draft(deliver, sandbox, other) -> None
         "a.csv": digest(expected if isinstance(expected, bytes) else expected.encode()),
         "b.csv": digest(b"same"),
     }
-    assert (counts(sandbox)["POST", "files", 201], sum(billed(sandbox).values())) == (4, 1)
+    assert sum(billed(sandbox).values()) == 1
 
 
 def test_a_clear_after_the_send_compares_the_content(deliver, sandbox) -> None:
@@ -216,7 +202,7 @@ def test_a_clear_after_the_send_compares_the_content(deliver, sandbox) -> None:
 
     assert again(ti, files=content(lambda: io.BytesIO(b"sent")))["id"] == sent["id"]
     for other in ("tnes", "longer", lambda: b"SENT"):
-        with pytest.raises(AirflowFailException, match=r"already delivered .*a\.csv has"):
+        with pytest.raises(AirflowFailException, match=f"{sent['id']}.*a.csv"):
             again(ti, files=content(other))
     assert sum(billed(sandbox).values()) == 1
 
@@ -225,7 +211,7 @@ def test_a_retry_of_a_sent_delivery_produces_nothing(deliver, sandbox) -> None:
     made = []
     ti = deliver(content(lambda: made.append(1) or "x"), retries=1)
     with ExitStack() as crashes:
-        crashes.enter_context(dying_after(Operation.SEND))
+        crashes.enter_context(dying_after(SEND))
         ti.before_retry = crashes.close
         ti.run()
 
@@ -254,7 +240,7 @@ def delivered_at_the_second_try(
     deliver: Any, sandbox: Sandbox, operator: type, files: list[Any], **arguments: Any
 ) -> dict[str, bytes]:
     """Deliver files whose first try attaches them; return by name what the service has stored."""
-    given: dict[str, Any] = {"keep_draft": True}
+    given: dict[str, Any] = {}
     if operator is AttachFilesOperator:
         given = {"transfer_id": task_instance(CreateTransferOperator, SimulatedClock(sandbox), **DELIVERY).run()}
     ti = deliver(files, operator=operator, **arguments, **given)
@@ -274,7 +260,6 @@ def test_an_archive_is_delivered_once_over_tries(deliver, sandbox, tmp_path: Pat
     with ZipFile(io.BytesIO(stored.pop("both.zip"))) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == {"file.bin": LARGE, "a.csv": TEXT.encode()}
     assert not stored
-    assert counts(sandbox)["POST", "files", 201] == 1
 
 
 @pytest.mark.parametrize("operator", [DeliverFilesOperator, AttachFilesOperator])
@@ -287,7 +272,6 @@ def test_recipients_check_what_they_download_against_the_checksums(deliver, sand
         (downloads / name).write_bytes(data)
     assert stored.keys() == {"SHA256SUMS", "a.csv", "file.bin"}
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=downloads, check=True)
-    assert counts(sandbox)["POST", "files", 201] == 3
 
 
 @pytest.mark.parametrize(("value", "name"), [(None, None), ("SUMS", "SUMS")])
@@ -302,11 +286,11 @@ def test_other_content_in_an_archive_is_refused_after_the_send(deliver, sandbox)
     sent = ti.run()
 
     assert again(ti)["id"] == sent["id"]
-    with pytest.raises(AirflowFailException, match=r"already delivered .*both\.zip has"):
+    with pytest.raises(AirflowFailException, match=f"{sent['id']}.*both.zip"):
         again(ti, files=[content("one"), content("owt", "b.csv")])
-    with pytest.raises(AirflowFailException, match="already delivered"):
+    with pytest.raises(AirflowFailException, match=sent["id"]):
         again(ti, files=[content("two", "b.csv"), content("one")])
-    with pytest.raises(AirflowFailException, match="already delivered"):
+    with pytest.raises(AirflowFailException, match=sent["id"]):
         again(ti, archive=None)
     assert sum(billed(sandbox).values()) == 1
 
@@ -355,17 +339,18 @@ def test_a_function_cannot_skip_what_was_sent(connection, sandbox, where) -> Non
         return content(skip_second)
 
     callable_ = {"function": function, "generator": generator, "content": of_content}[where]
-    given = {"python_callable": callable_, "op_args": [], "op_kwargs": {}, **DELIVERY}
-    task = task_instance(_DeliverFilesDecoratedOperator, SimulatedClock(sandbox), retries=1, **given)
+    task = FakeTaskInstance(
+        lambda: deliver_files_task(callable_, task_id="task", **DELIVERY)().operator, SimulatedClock(sandbox), retries=1
+    )
     task.max_tries = task.try_number = 1
-    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+    with dying_after(SEND), pytest.raises(ProcessCrashed):
         task.run_once()
     (sent,) = sandbox.sent()
     if where == "content":  # a retry of what was sent produces none
         assert task.run()["id"] == sent
     else:
-        with pytest.raises(AirflowFailException, match=f"cannot be skipped any more.*nothing new.*{sent}"):
+        with pytest.raises(AirflowFailException, match=f"nothing new.*{sent}"):
             task.run()
-    with pytest.raises(AirflowFailException, match=f"cannot be skipped any more.*nothing new.*{sent}"):
+    with pytest.raises(AirflowFailException, match=f"nothing new.*{sent}"):
         again(task)
     assert sandbox.sent() == [sent]

@@ -113,8 +113,8 @@ PARTIAL = """
     from functools import partial
     from pathlib import Path
     from airflow.sdk import DAG
-    from outbound_transfer.files.content import ContentWriter
     from outbound_transfer.operators.transfer import DeliverFilesOperator
+    from support.provider import ContentWriter
 
     def same(text):
         return text

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.exceptions import CallError, InvalidSettings, SourceMissing
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
-from outbound_transfer.protocol.errors import CallError, InvalidSettings, SourceMissing
 from outbound_transfer_sandbox.testing import Sandbox
+from support import memory
+from support.airflow_names import AirflowFailException
 from support.connections import connection_json
 from support.deliveries import billed
-from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
+from support.keyed_tasks import sqlite_connection
 from support.tasks import FakeTaskInstance, SimulatedClock
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -44,9 +45,8 @@ Use = Callable[..., None]
 
 
 @pytest.fixture
-def connect(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
+def connect(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Use:
     """Let the connection lead to the service, with a mistake."""
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
 
     def connect(**mistake: Any) -> None:
         monkeypatch.setenv(CONNECTION, json.dumps(json.loads(connection_json(sandbox)) | mistake))
@@ -72,11 +72,11 @@ def task_of(sandbox: Sandbox, arguments: dict[str, Any], operator: type = Delive
 @pytest.mark.parametrize("given", INPUTS)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_task_whose_connection_is_corrected_delivers(
-    connect: Use, fail: Use, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, mistake: str, given: str
+    connect: Use, fail: Use, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str, given: str
 ) -> None:
     first, corrected = INPUTS[given]
     if given == "a delivery key":
-        monkeypatch.setenv(STATE_CONN_ID, "states")
+        memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     ti = task_of(sandbox, arguments := {**GIVEN, **first})
     for _ in range(2):
         fail(ti, mistake)

@@ -6,8 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.protocol.models import build_new_transfer
+from support.provider import Upload, build_new_transfer
 from support.repository import REPOSITORY
 
 DELIVER_FILES = (REPOSITORY / "dags/deliver_files.py").read_text()
@@ -115,37 +114,6 @@ def test_deliver_files_sends_nothing_if_its_form_is_empty_or_says_two_things(
     run = run_dag(DELIVER_FILES, conf=conf)
     assert run.states()["deliveries"] == "failed"
     sandbox.assert_nothing_sent()
-
-
-def test_a_run_knows_what_its_task_made_in_another(run_dag, connection, sandbox, tmp_path) -> None:
-    (tmp_path / "a.txt").write_text("content")
-    source = f"""
-        from airflow.sdk import dag
-        from outbound_transfer.delivery.task_facts import TaskFacts
-        from outbound_transfer.operators.transfer import DeliverFilesOperator
-
-        class Deliver(DeliverFilesOperator):
-            def execute(self, context):
-                if not (asked := context["params"]["asked"]):
-                    return super().execute(context)
-                facts, account = TaskFacts(context), self.hook().get_account()
-                return {{one: facts.was_made_by_another_run(account, one, None) for one in asked}}
-
-        @dag(schedule=None, params={{"asked": []}})
-        def under_test():
-            arguments = dict(files=[{str(tmp_path / "a.txt")!r}], recipients=["ann@example.com"])
-            Deliver(task_id="plain", subject="Plain", **arguments)
-            Deliver.partial(task_id="mapped", **arguments).expand(subject=["First", "Second"])
-
-        under_test()
-        """
-    made = run_dag(source)
-    plain, *mapped = [made.xcom("plain")["id"], *(made.xcom("mapped", map_index=index)["id"] for index in (0, 1))]
-
-    asked = run_dag(source, conf={"asked": [plain, *mapped]})
-    assert asked.xcom("plain") == {plain: True, mapped[0]: False, mapped[1]: False}
-    for index in (0, 1):
-        assert asked.xcom("mapped", map_index=index) == {plain: False, mapped[0]: True, mapped[1]: True}
 
 
 REMIND = (REPOSITORY / "dags/remind_recipients.py").read_text()

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.airflow_compat.task_try import StaleTry
-from outbound_transfer.client import client
-from outbound_transfer.delivery.memory import Memory, Scope, Writer
-from outbound_transfer.delivery.memory_store import RowMemoryStore, StateLost
-from outbound_transfer.protocol.ids import check_delivery_key
-from outbound_transfer.protocol.messages import Operation
-from outbound_transfer.protocol.models import to_builtins
-from outbound_transfer.warehouse import config
-from outbound_transfer.warehouse.errors import DeliveryKeyInUse, MemoryUnavailable
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
+from outbound_transfer.exceptions import DeliveryKeyInUse, MemoryUnavailable
 from outbound_transfer_sandbox.testing import Sandbox
+from support import memory
+from support.airflow_names import AirflowFailException
+from support.calls import ATTACH, CREATE, SEND, ApiCall, before
 from support.connections import connection_json
 from support.deliveries import billed
-from support.keyed_tasks import STATE_CONN_ID, KeyedTaskInstance, keyed_task, sqlite_connection
+from support.keyed_tasks import KeyedTaskInstance, keyed_task, sqlite_connection
 from support.tasks import SimulatedClock, again, without_credit
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -46,8 +37,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The database of the keys."""
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
-    monkeypatch.setenv(STATE_CONN_ID, "states")
+    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     return tmp_path / "states.db"
 
 
@@ -62,12 +52,6 @@ def deliver(connection: str, sandbox: Sandbox, states: Path, file: Path) -> Deli
     return make
 
 
-def change(states: Path, statement: str) -> None:
-    with closing(sqlite3.connect(states)) as connection:
-        connection.execute(statement)
-        connection.commit()
-
-
 def test_another_run_gets_the_transfer_that_was_sent_under_its_key(deliver: Deliver, sandbox: Sandbox) -> None:
     sent = deliver("one").run()
     other = deliver("two")
@@ -77,7 +61,7 @@ def test_another_run_gets_the_transfer_that_was_sent_under_its_key(deliver: Deli
     assert other.run() == sent
     assert other.xcoms["transfer_id"] == sent["id"]
     assert list(billed(sandbox).values()) == [1]
-    assert [call["method"] for call in sandbox.requests()[calls:]] == ["GET"]
+    assert {call["method"] for call in sandbox.requests()[calls:]} <= {"GET"}
 
     index = deliver("three")
     index.map_index = 3
@@ -99,7 +83,7 @@ def test_what_was_sent_before_a_clear_is_not_sent_again_in_another_account(
     task = deliver("one")
     task.run()
     other = elsewhere()
-    with pytest.raises(AirflowFailException, match="in the account that this task had before"):
+    with pytest.raises(AirflowFailException, match="account"):
         again(task)
     assert (len(billed(sandbox)), len(billed(other))) == (1, 0)
 
@@ -120,7 +104,7 @@ def test_another_delivery_under_a_key_that_was_delivered_is_refused(
     deliver: Deliver, sandbox: Sandbox, changes: dict[str, Any]
 ) -> None:
     sent = deliver("one").run()["id"]
-    with pytest.raises(AirflowFailException, match=f"'k' has already delivered transfer {sent}, with other input"):
+    with pytest.raises(AirflowFailException, match=f"'k'.*{sent}"):
         deliver("two", **changes).run()
     assert list(billed(sandbox)) == [sent]
 
@@ -134,134 +118,63 @@ def test_a_run_that_is_made_anew_under_its_id_may_not_have_other_files(
     assert anew.run()["id"] == sent
     file.write_bytes(b"CONTENT")
     anew.try_number = 0
-    with pytest.raises(AirflowFailException, match=r"with other input: report\.csv has other content"):
+    with pytest.raises(AirflowFailException, match=f"{sent}.*report.csv"):
         anew.run()
     assert list(billed(sandbox)) == [sent]
 
 
 @pytest.mark.parametrize("state", ["running", "queued", "deferred", "up_for_retry", "restarting", "scheduled"])
 def test_while_its_owner_is_active_another_task_is_retried(deliver: Deliver, sandbox: Sandbox, state: str) -> None:
-    first = deliver("one", keep_draft=True)
+    first = deliver("one")
     with without_credit(sandbox):
         first.run()
     second = deliver("two", retries=1)
     second.airflow["one", -1] = state
-    with pytest.raises(DeliveryKeyInUse, match=r"Task dag\.task of run one delivers under delivery key 'k'"):
+    with pytest.raises(DeliveryKeyInUse, match="run one.*'k'"):
         second.run_once()
     assert not billed(sandbox)
 
     second.airflow["one", -1] = "failed"
-    draft = first.xcoms["transfer_id"]
-    assert second.run()["id"] == draft
-    assert again(first)["id"] == draft
-    assert list(billed(sandbox)) == [draft]
+    sent = second.run()["id"]
+    assert again(first)["id"] == sent
+    assert list(billed(sandbox)) == [sent]
 
 
-def test_an_unsent_draft_of_other_input_is_replaced(deliver: Deliver, sandbox: Sandbox) -> None:
-    first = deliver("one", keep_draft=True, subject="Wrong")
+def test_a_key_of_which_nothing_was_sent_may_be_used_with_other_input(deliver: Deliver, sandbox: Sandbox) -> None:
+    first = deliver("one", subject="Wrong")
     with without_credit(sandbox):
         first.run()
     sent = deliver("two").run()
     assert sent["subject"] == "Report"
     assert list(billed(sandbox)) == [sent["id"]]
-    with pytest.raises(AirflowFailException, match="'k' has already delivered"):
+    with pytest.raises(AirflowFailException, match=f"'k'.*{sent['id']}"):
         again(first)
 
 
 @pytest.mark.parametrize("delivery_key", ["k", None], ids=["another run", "the next try"])
-def test_an_owner_that_was_overtaken_replaces_no_file(
-    deliver: Deliver, sandbox: Sandbox, file: Path, delivery_key: str | None
+@pytest.mark.parametrize("call", [CREATE, ATTACH, SEND], ids=["create", "attach", "send"])
+def test_an_owner_that_was_overtaken_sends_nothing_and_changes_no_file(
+    deliver: Deliver, sandbox: Sandbox, file: Path, delivery_key: str | None, call: ApiCall
 ) -> None:
-    """It is taken for dead in its second try; the new owner's file has a size that it has used before."""
-    versions = iter([b"first", b"the second"])
-    content = {"name": file.name, "content": lambda: next(versions)}
-    arguments = {"keep_draft": True, "delivery_key": delivery_key, "files": content}
-    first = deliver("one", **arguments)
-    with without_credit(sandbox):
+    """It is taken for dead right before one of its calls; who overtakes it has another file, and delivers."""
+    content = {"name": file.name, "content": b"first"}
+    first = deliver("one", delivery_key=delivery_key, files=content)
+    other = {**content, "content": b"the second"}
+    second = deliver("two" if delivery_key else "one", delivery_key=delivery_key, files=other)
+    second.try_number, second.max_tries = (0, 0) if delivery_key else (1, 1)
+
+    with before(call, second.run), suppress(Exception):
         first.run()
-    first.clear()
-    other = {**content, "content": b"third"}
-    second = deliver("two" if delivery_key else "one", **{**arguments, "files": other})
-    second.store, second.try_number, second.clear_number = first.store, 2, 2
-    second.max_tries = 9
-    send, has_attached = client.send, []
-
-    def be_overtaken(*arguments: Any) -> Any:
-        if arguments[2].operation is Operation.ATTACH and not has_attached:
-            has_attached.append(True)
-            with without_credit(sandbox):
-                second.run()
-        return send(*arguments)
-
-    overtaken = (StaleTry, StateLost)
-    with mock.patch.object(client, "send", be_overtaken), pytest.raises(overtaken):
-        first.run()
-    requests = sandbox.requests()
-    assert [call["status"] for call in requests if call["path"].endswith("/files")] == [201, 201, 404]
-    assert [call["status"] for call in requests if call["method"] == "DELETE"] == [204] * 2
-
-    sent = again(second)
-    assert [file["size"] for file in sent["files"]] == [len(b"third")]
-    assert list(billed(sandbox)) == [sent["id"]]
-
-
-def test_who_goes_on_with_a_draft_reads_it_once(deliver: Deliver, sandbox: Sandbox) -> None:
-    first = deliver("one", keep_draft=True)
-    with without_credit(sandbox):
-        first.run()
-    assert [call["method"] for call in sandbox.requests()] == ["POST"] * 3
-    again(first)
-    assert [call["method"] for call in sandbox.requests()[3:]] == ["GET", "POST"]
+    assert list(billed(sandbox).elements()) == [second.result["id"]]
+    assert [file["size"] for file in sandbox.transfer(second.result["id"])["files"]] == [len(b"the second")]
 
 
 # What was lost.
 
 
-@pytest.mark.parametrize("is_known_to_lack_its_record", [False, True])
-def test_a_run_asks_about_a_lost_row_whenever_it_was_sent(
-    deliver: Deliver, sandbox: Sandbox, states: Path, is_known_to_lack_its_record: bool
-) -> None:
-    first = deliver("one")
-    sent = first.run()["id"]
-    sandbox.advance_clock(30 * 86_400)
-    later = deliver("two")
-    later.start_date += timedelta(days=30)
-    if is_known_to_lack_its_record:
-        change(states, "DELETE FROM outbound_transfer_memory")
-        with pytest.raises(AirflowFailException, match="may be this very delivery"):
-            again(first)
-    else:
-        assert later.run()["id"] == sent
-        change(states, "DELETE FROM outbound_transfer_memory")
-    for _ in range(2):
-        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
-            again(later)
-    assert list(billed(sandbox)) == [sent]
-
-
-def test_a_lost_row_is_asked_about_with_the_transfers_of_other_keys_left_out(
-    deliver: Deliver, sandbox: Sandbox, states: Path
-) -> None:
-    other, task = deliver("other", delivery_key="other"), deliver("one")
-    known = other.run()["id"]
-    with without_credit(sandbox):
-        task.run()
-    change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key = 'k'")
-    assert again(task)["id"] != known
-    assert len(billed(sandbox)) == 2
-
-
-def test_a_row_that_goes_during_the_delivery_stops_it(deliver: Deliver, sandbox: Sandbox, states: Path) -> None:
-    task = deliver("one")
-    check = task.get_task_states
-
-    def lose(**arguments: Any) -> Any:
-        change(states, "DELETE FROM outbound_transfer_memory")
-        return check(**arguments)
-
-    task.get_task_states = lose  # type: ignore[method-assign]
-    with pytest.raises(StaleTry, match="The row of delivery key 'k' is gone"):
-        task.run()
+def test_a_delivery_whose_memory_goes_before_its_send_stops(deliver: Deliver, sandbox: Sandbox, states: Path) -> None:
+    with before(ATTACH, lambda: memory.forget_keys(states)), pytest.raises(Exception, match="'k'"):
+        deliver("one").run()
     assert not billed(sandbox)
 
 
@@ -283,59 +196,47 @@ def test_another_users_connection_does_not_send_what_it_cannot_see(
 
 @pytest.mark.parametrize("key", ["", "None", " k", "k ", "a\nb", "a\0", "\udce9", 7, ["k"]])
 def test_what_can_be_no_key_is_refused(deliver: Deliver, sandbox: Sandbox, key: Any) -> None:
-    with pytest.raises(AirflowFailException, match="delivery_key must be a text of printable characters"):
+    with pytest.raises(AirflowFailException, match="delivery_key"):
         deliver("one", delivery_key=key, _airflow_from_mapped=True).run()
     assert not sandbox.requests()
 
 
 @pytest.mark.parametrize("key", ["statements-2026-01-31", "x" * 2_000, "Straße 報告 {}?%s[a]", "k"])
 def test_other_texts_are_keys(deliver: Deliver, key: str) -> None:
-    assert check_delivery_key(key) == key
     sent = deliver("one", delivery_key=key).run()["id"]
     assert deliver("two", delivery_key=key).run()["id"] == sent
 
 
 def test_without_a_database_a_key_is_refused(
-    deliver: Deliver, sandbox: Sandbox, several_machines: None, monkeypatch: pytest.MonkeyPatch
+    connection: str, sandbox: Sandbox, file: Path, several_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(STATE_CONN_ID)
-    with pytest.raises(AirflowFailException, match=r"delivery_key needs a table .* set state_conn_id in the section"):
-        deliver("one").run()
+    task = keyed_task("one", SimulatedClock(sandbox), files=[str(file)])
+    with pytest.raises(AirflowFailException, match=r"set \w+_conn_id in the section"):
+        task.run()
     assert not sandbox.requests()
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "states")
-    deliver("one").run()
+    memory.keep_keys_in(monkeypatch, sqlite_connection(file.with_name("states.db")))
+    again(task)
 
 
 def test_on_one_machine_a_key_needs_no_setting(
-    deliver: Deliver, sandbox: Sandbox, single_machine: Path, monkeypatch: pytest.MonkeyPatch
+    connection: str, sandbox: Sandbox, file: Path, single_machine: Path
 ) -> None:
-    monkeypatch.delenv(STATE_CONN_ID)
-    sent = deliver("one").run()["id"]
-    assert deliver("two").run()["id"] == sent
-    with closing(sqlite3.connect(single_machine / LOCAL_FILE)) as connection:
-        found = connection.execute("SELECT delivery_key, transfer_id FROM outbound_transfer_memory").fetchall()
-    assert found == [("k", sent)]
+    one, two = (keyed_task(run, SimulatedClock(sandbox), files=[str(file)]) for run in ("one", "two"))
+    assert one.run() == two.run()
+    assert len(billed(sandbox)) == 1
 
 
 @pytest.mark.parametrize("tries", [0, 1], ids=["first try", "retry"])
-@pytest.mark.parametrize("is_configured_by", ["STATE_CONN_ID", "LEDGER_CONN_ID"])
 def test_a_database_that_is_down_fails_the_delivery_before_anything_is_created(
-    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, is_configured_by: str, tries: int
+    deliver: Deliver, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     down = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "secret", "schema": "d"}
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps(down))
-    monkeypatch.delenv(STATE_CONN_ID)
-    monkeypatch.setenv(f"AIRFLOW__OUTBOUND_TRANSFER__{is_configured_by}", "states")
+    memory.keep_keys_in(monkeypatch, json.dumps(down))
     task = deliver("one")
     task.try_number = tries
-    with pytest.raises(
-        MemoryUnavailable, match=r"^Nothing was sent, as .* cannot be claimed: connection 'states' fails"
-    ):
+    with pytest.raises(MemoryUnavailable, match="Nothing was sent.*connection 'states'"):
         task.run()
     assert not sandbox.requests()
-
-
-# A key's delivery that is sent once more.
 
 
 # Deferrals.
@@ -347,52 +248,3 @@ def test_who_waits_for_pickup_waits_for_the_transfer_of_the_key(
     done = [deliver(run, wait=True, deferrable=True, poke_interval=1).run() for run in ("one", "two")]
     assert [one["status"] for one in done] == ["complete"] * 2
     assert len(billed(sandbox)) == 1
-
-
-class OldRow:
-    """A row of a delivery key, from a backup."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = to_builtins(memory)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.memory
-
-
-@pytest.mark.parametrize(("by", "expected", "is_complete"), [("own", 2, True), ("own", 3, False), ("other", 3, True)])
-def test_an_older_row_of_a_backup_is_a_gap_in_the_tries(by, expected, is_complete) -> None:
-    memory = Memory(Writer(2, 3, by), Scope("acme.example.com", "key", "statements"))
-    store = RowMemoryStore(OldRow(memory), expected=expected, task="own")
-    assert store.begin() == (memory, is_complete)
-
-
-def test_a_key_that_was_sent_and_has_lost_its_memory_leaves_no_draft(deliver: Deliver, sandbox: Sandbox) -> None:
-    deliver("one").run()
-    with config.require_memory_place("a test").open().warehouse.transaction() as tx:
-        tx.execute("UPDATE outbound_transfer_memory SET memory = '{}' WHERE delivery_key IS NOT NULL")
-    calls = len(sandbox.requests())
-    with pytest.raises(StateLost, match="was sent, and what its row remembered of that is lost"):
-        deliver("two").run()
-    assert len(sandbox.requests()) == calls
-
-
-@pytest.mark.parametrize("other_key_was_cleared", [False, True])
-def test_what_another_key_suspects_is_not_taken_for_that_keys(
-    deliver: Deliver, sandbox: Sandbox, states: Path, other_key_was_cleared: bool
-) -> None:
-    """The table of keys is lost. The tasks of two keys are cleared, each by its user.
-
-    1. Run "a" delivers T under key "a"; run "b" fails before its send under key "b" (no credit). 2. The rows are lost.
-    3. "b" is cleared: refused, as T "may be this very delivery"; that is stored in the row of "b". 4. "a" is cleared.
-    """
-    a, b = deliver("a", delivery_key="a"), deliver("b", delivery_key="b")
-    sent = a.run()["id"]
-    with without_credit(sandbox):
-        b.run()
-    change(states, "DELETE FROM outbound_transfer_memory WHERE delivery_key IS NOT NULL")
-    if other_key_was_cleared:
-        with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
-            again(b)
-    with pytest.raises(AirflowFailException, match=f"Transfer {sent} may be this very delivery"):
-        again(a)
-    assert list(billed(sandbox)) == [sent]

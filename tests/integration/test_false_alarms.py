@@ -8,20 +8,16 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.delivery.task_facts import TaskFacts
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import ServerFault
-from outbound_transfer.protocol.messages import Operation
-from outbound_transfer_sandbox.service import transfers
-from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support.connections import connection_json
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, again, dying_after
+from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_names import AirflowFailException
+from support.calls import SEND, ProcessCrashed, dying_after
+from support.tasks import FakeTaskInstance, SimulatedClock, again
 
 ARGUMENTS: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
 #: Seconds from one run to the next: less than the clocks may differ.
@@ -90,7 +86,7 @@ def test_input_is_corrected_after_the_next_run_has_delivered(dag, sandbox, wrong
     assert dag.billed() == 2
 
 
-#: Why the service is asked, and the like of another run found.
+#: Why a delivery might look for what was sent before.
 ASKED = {
     "an index of a run that was cleared": {"map_index": 0, "clear_number": 1},
     "a try that never began": {"try_number": 1, "max_tries": 2},
@@ -98,62 +94,14 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("why", ASKED)
-def test_what_another_run_is_known_to_have_sent_is_another_delivery(dag, why, is_known) -> None:
-    """If nobody knew who has sent it, it would be an alarm."""
+def test_what_another_run_has_sent_is_another_delivery(dag, why) -> None:
     first, second = dag.run(), dag.run()
     first.map_index = ASKED[why].get("map_index", -1)
     for name, value in ASKED[why].items():
         setattr(second, name, value)
-    sent = first.run()["id"]
-    if is_known:
-        second.run()
-    else:
-        second.of_other_runs = []
-        with pytest.raises(AirflowFailException, match=f"{sent} may be this very delivery"):
-            second.run()
-    assert dag.billed() == 1 + is_known
-
-
-def test_many_tasks_are_counted_in_parts(dag, monkeypatch) -> None:
-    task, asked = dag.run(), list[int]()
-    task_ids = [f"task_{number}" for number in range(250)]
-    context = task.context()
-    context["dag"].task_ids = task_ids
-
-    def count(*, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
-        asked.append(len(task_ids or ()))
-        return len(task_ids or range(250))
-
-    monkeypatch.setattr(task, "context", lambda: context)
-    monkeypatch.setattr(task, "get_ti_count", count)
-    task.run()
-    assert asked == [100, 100, 50, 0]
-
-
-def test_a_mapped_task_that_is_expanded_between_two_counts_is_no_other_task(dag, monkeypatch) -> None:
-    task, counts = dag.run(), iter([1, 3, 3, 3])
-    monkeypatch.setattr(task, "get_ti_count", lambda **_: next(counts))
-
-    task.run()
-    assert all(row["method"] == "POST" for row in dag.sandbox.requests())
-
-
-# What another run's XComs say, and when.
-
-
-def test_a_run_is_corrected_after_a_hundred_others(dag) -> None:
-    first = dag.run(recipients=["ann@"])
-    with pytest.raises(AirflowFailException, match="ann@"):
-        first.run()
-    second = dag.run()
+    first.run()
     second.run()
-    for number in range(2, 130):
-        due = second.start_date + timedelta(seconds=PERIOD * (number - 1))
-        later = FakeTaskInstance(second.make, second.time, run_id=f"run {number}", start_date=due)
-        first.of_other_runs.append(later)
-    again(first, **ARGUMENTS, files=dag.file(b"corrected"))
     assert dag.billed() == 2
 
 
@@ -180,7 +128,7 @@ def test_the_send_of_another_run_died_after_it(dag, sandbox) -> None:
 
     other = dag.task(SendTransferOperator, transfer_id=draft())
     other.run_id = "other"
-    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+    with dying_after(SEND), pytest.raises(ProcessCrashed):
         other.run()
     sandbox.advance_clock(PERIOD)
     task = dag.task(SendTransferOperator, transfer_id=draft())
@@ -190,45 +138,16 @@ def test_the_send_of_another_run_died_after_it(dag, sandbox) -> None:
     assert dag.billed() == 2
 
 
-def test_an_equal_id_in_the_account_of_another_run_is_no_evidence(dag, sandbox, monkeypatch) -> None:
-    """An id says nothing without its account: the transfer here is this run's own, whose state is lost."""
-    with running_sandbox() as elsewhere, monkeypatch.context() as patch:
-        patch.setattr(transfers, "new_id", lambda prefix: f"{prefix}_1")
-        patch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(elsewhere))
-        other = dag.run().run()
-        patch.undo()
-        patch.setattr(transfers, "new_id", lambda prefix: f"{prefix}_1")
-        task = dag.run()
-        assert task.run()["id"] == other["id"]
-    task.store.values.clear()
-    with pytest.raises(AirflowFailException, match=other["id"]):
-        again(task)
-    assert dag.billed() == 1
-
-
-@pytest.mark.parametrize("sent_at", [253_402_300_799.0, -62_135_604_000.0], ids=["9999", "before the year 1 in UTC"])
-def test_a_time_of_a_send_that_cannot_be_ends_nothing(dag, sent_at) -> None:
-    """It comes from the service: the last second of the year 9999 has no hour after it."""
-    dag.run().run()
-    context: Any = dag.run().context()
-    assert not TaskFacts(context).was_made_by_another_run("account", "tr_unknown", sent_at)
-
-
 def test_a_draft_in_doubt_that_the_task_has_discarded_was_not_sent(dag, sandbox) -> None:
     """The service discards drafts only."""
     task = dag.run()
     sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 40)
-    with pytest.raises(Exception, match="may nevertheless have been sent"):
+    with pytest.raises(Exception, match="sent"):
         task.run()
     sandbox.clear_faults()
-    sandbox.plan_faults(*[{"kind": "error", "method": "GET", "path": "/v1/transfers", "status": 503}] * 40)
-    with pytest.raises(ServerFault) as failed:
-        again(task, subject="Other")
-    assert "may nevertheless have been sent" not in str(failed.value)
-    sandbox.clear_faults()
 
-    again(task)
-    assert dag.billed() == 1
+    assert [again(task, subject="Other")["id"]] == sandbox.sent()
+    assert sandbox.transfer(*sandbox.sent())["subject"] == "Other"
 
 
 def test_what_another_index_has_sent_to_some_of_the_same_people_is_another_item(dag) -> None:

@@ -16,12 +16,12 @@ from airflow.sdk.observability import stats
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from support import deliveries_table
+from support.calls import SEND, ProcessCrashed, after, dying_after
 from support.deliveries_table import DeliveriesTable
 from support.repository import REPOSITORY
 from support.statsd import stats_to
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
+from support.tasks import SimulatedClock, task_instance
 from support.warehouses import sqlite_hook
-from support.wire import after_call, die
 
 PREFIX = "outbound_transfer."
 
@@ -152,9 +152,7 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
 
     def run(**changes: Any) -> dict[str, float]:
         arguments = {"subject": "S", "recipients": "ann@example.com", "files": str(file), **changes}
-        task = FakeTaskInstance(
-            lambda: DeliverFilesOperator(task_id="deliver", **arguments), SimulatedClock(sandbox), task_id="deliver"
-        )
+        task = task_instance(DeliverFilesOperator, SimulatedClock(sandbox), **arguments)
         with suppress(Exception, ProcessCrashed):  # some are to fail
             task.run()
         counted = [packet for packet in received(statsd) if packet[0] == "deliveries"]
@@ -164,11 +162,11 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
     assert run(files="/nowhere/a.csv") == {"failed": 1}
     assert run(subject="", _airflow_from_mapped=True) == {"failed": 1}  # checked when it runs
     assert run(outbound_transfer_conn_id="missing") == {"failed": 1}
-    with after_call("/send", lambda: sandbox.cancel(sandbox.sent()[-1])):
+    with after(SEND, lambda: sandbox.cancel(sandbox.sent()[-1])):
         assert run(wait=True) == {"sent": 1, "canceled": 1}
     sandbox.plan_faults({"path": "/v1/transfers", "kind": "error", "status": 401})
     assert run() == {"failed": 1}
-    with after_call("/send", die):
+    with dying_after(SEND):
         assert run() == {"in_doubt": 1}
 
 
@@ -182,7 +180,7 @@ def test_what_stays_in_doubt_is_counted_by_the_tasks_of_the_connection(
     given = {"subject": "S", "recipients": "ann@example.com", "files": str(tmp_path / "a.csv")}
 
     def in_doubt() -> list[float]:
-        FakeTaskInstance(lambda: DeliverFilesOperator(task_id="deliver", **given), SimulatedClock(sandbox)).run()
+        task_instance(DeliverFilesOperator, SimulatedClock(sandbox), **given).run()
         return [packet[2] for packet in received(statsd) if packet[0] == "deliveries_in_doubt"]
 
     assert in_doubt() == [0]

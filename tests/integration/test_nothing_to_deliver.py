@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
+from outbound_transfer.exceptions import SourceMissing
 from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator
-from outbound_transfer.protocol.errors import SourceMissing
-from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from support.airflow_names import AirflowFailException, AirflowSkipException
+from support.provider import build_new_transfer
 from support.tasks import FakeTaskInstance, SimulatedClock, again
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}

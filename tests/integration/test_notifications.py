@@ -18,18 +18,16 @@ from airflow.sdk.execution_time.xcom import XCom
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from outbound_transfer.exceptions import SourceMissing
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.notifications.notice import MAX_ADDRESSES, TaskLocation, build_notice
 from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkdwn
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.errors import SourceMissing
-from outbound_transfer.protocol.models import build_new_transfer
-from outbound_transfer.protocol.outcomes import TransferOutcome
-from support.deliveries import task_instance
+from support.airflow_names import AirflowFailException
 from support.mail_server import MailServer
-from support.tasks import SimulatedClock
+from support.provider import TransferOutcome, build_new_transfer
+from support.tasks import SimulatedClock, task_instance
 from support.timeouts import eventually
 
 ANN, BOB = "ann@example.com", "bob@example.com"
@@ -159,7 +157,7 @@ def test_a_hostile_subject_is_text(mail, webhook, connection, monkeypatch, send)
 
 @pytest.fixture
 def sent(hook, sandbox) -> str:
-    from outbound_transfer.protocol.messages import Upload
+    from support.provider import Upload
 
     transfer = hook.create_transfer(build_new_transfer(subject="Quarter", recipients=[ANN, BOB]))
     hook.attach_file(transfer.id, Upload("a.csv", 1, lambda: iter([b"a"])))
@@ -218,7 +216,7 @@ def test_a_notification_goes_out_in_any_case(mail, connection, pushed, sandbox, 
 
 
 def test_an_error_of_another_task_is_notified(mail, connection, monkeypatch) -> None:
-    from outbound_transfer.airflow_compat.names import mask_secret
+    from support.airflow_names import mask_secret
 
     mask_secret("correct-horse-battery")
     ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="other")

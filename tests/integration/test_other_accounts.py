@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.lake.object_store import open_store
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
@@ -21,6 +19,7 @@ from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import iceberg
+from support.airflow_names import AirflowFailException
 from support.tasks import FakeTaskInstance, SimulatedClock
 
 
@@ -57,7 +56,7 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
         path = f"file://{tmp_path}/events"
         return Destination(
             lambda **arguments: EventFeedToObjectStorageOperator(path=path, **arguments),
-            lambda: open_store(path).delete("_feed/account=acme/address"),
+            (tmp_path / "events" / "_feed" / "account=acme" / "address").unlink,
             ("--path", path),
         )
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(file)}))

@@ -18,10 +18,10 @@ from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.ui import app as ui
 from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home, deliveries_table
+from support.calls import SEND, ProcessCrashed, dying_after
 from support.deliveries_table import LOCAL_FILE, DeliveriesTable
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock
+from support.tasks import FakeTaskInstance, SimulatedClock
 from support.warehouses import sqlite_hook
-from support.wire import after_call, die
 
 PAGE = "/outbound-transfer/deliveries"
 TASK = "/outbound-transfer/task"
@@ -346,7 +346,7 @@ def test_a_delivery_whose_send_nobody_has_heard_of_is_in_doubt_until_a_retry_kno
 ) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b\n")
     task = delivery(sandbox, files=str(tmp_path / "a.csv"))
-    with after_call("/send", die), pytest.raises(ProcessCrashed):
+    with dying_after(SEND), pytest.raises(ProcessCrashed):
         task.run()
     sent = sandbox.assert_sent_once()
     assert sent in as_user(PAGE, status="in doubt").text

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import closing
 from copy import copy
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from airflow.sdk import DAG
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
-from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.errors import ServerFault
-from outbound_transfer.protocol.messages import Operation, Upload
-from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
-from support.deliveries import BOTH_MODES, task_instance
-from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
+from support import memory
+from support.airflow_names import AirflowFailException, AirflowSkipException
+from support.calls import ATTACH, DISCARD, SEND, ProcessCrashed, after, before, dying_after
+from support.deliveries import BOTH_MODES
+from support.keyed_tasks import sqlite_connection
+from support.provider import Upload, build_new_transfer
 from support.tasks import (
-    CrashableStateStore,
     FakeTaskInstance,
-    ProcessCrashed,
     SimulatedClock,
     again,
     changed,
-    dying_after,
+    task_instance,
     without_credit,
 )
 
@@ -151,12 +147,10 @@ def test_a_canceled_transfer_is_not_delivered_again(redeliver, sandbox, first) -
         redeliver().run()
 
 
-def test_a_draft_is_not_delivered_again(redeliver, sandbox, files, time) -> None:
-    draft = task_instance(DeliverFilesOperator, time, files=files, subject="Draft", recipients=[ANN], keep_draft=True)
-    with without_credit(sandbox):
-        draft.run()
+def test_a_draft_is_not_delivered_again(redeliver, time) -> None:
+    draft = task_instance(CreateTransferOperator, time, subject="Draft", recipients=[ANN]).run()
     with pytest.raises(AirflowFailException, match="was never sent"):
-        redeliver(transfer_id=draft.xcoms["transfer_id"]).run()
+        redeliver(transfer_id=draft).run()
 
 
 @pytest.mark.parametrize("wrong", ["missing", "additional", "changed"])
@@ -177,7 +171,7 @@ def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) 
     """The send is applied, and its process dies; Ann picks up the first transfer before the retry, and a clear."""
     task = redeliver()
     task.retries = task.max_tries = task.try_number = 1
-    with dying_after(Operation.SEND), pytest.raises(ProcessCrashed):
+    with dying_after(SEND), pytest.raises(ProcessCrashed):
         task.run_once()
     sandbox.pickup(first["id"], ANN)
     second = task.run()
@@ -189,73 +183,13 @@ def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) 
 
 
 def test_who_picks_up_before_the_send_gets_nothing(redeliver, sandbox, first) -> None:
-    task = redeliver(keep_draft=True)
+    task = redeliver()
     with without_credit(sandbox):
         task.run()
     sandbox.pickup(first["id"], ANN)
     second = again(task)
     assert received(sandbox, second["id"]) == [BOB, EVE]
     assert sandbox.sent() == [first["id"], second["id"]]
-
-
-@pytest.mark.parametrize("has_picked_up", [True, False])
-def test_a_task_that_has_lost_its_memory_delivers_to_nobody_twice(redeliver, sandbox, first, has_picked_up) -> None:
-    task = redeliver()
-    second = task.run()["id"]
-    task.store.values.clear()
-    if has_picked_up:
-        sandbox.pickup(first["id"], ANN)
-    error = (
-        "(picked up by somebody since this run began|may be this very delivery)"
-        if has_picked_up
-        else f"{second}.* may be this very delivery"
-    )
-    for _ in range(2):
-        with pytest.raises(AirflowFailException, match=error):
-            again(task)
-    assert sandbox.sent() == [first["id"], second]
-    third = again(task, resend=second)["id"]
-    assert received(sandbox, third) == ([BOB, EVE] if has_picked_up else [ANN, BOB, EVE])
-
-
-@pytest.mark.parametrize("change", ["one picks up", "all pick up", "it is canceled"])
-def test_a_task_that_remembers_only_to_whom_it_delivers_ends_after_a_pickup(redeliver, sandbox, first, change) -> None:
-    """Whom it had chosen are not all to be delivered to any more, so it chooses anew, and once."""
-    task = redeliver(keep_draft=True)
-    with without_credit(sandbox):
-        task.run()
-    for key in [each for each in task.store.values if "_try_" in each]:
-        del task.store.values[key]
-    for recipient in {"one picks up": [ANN], "all pick up": [ANN, BOB, EVE], "it is canceled": []}[change]:
-        sandbox.pickup(first["id"], recipient)
-    if change == "it is canceled":
-        sandbox.cancel(first["id"])
-    drafts = len([call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")])
-
-    expected = {
-        "all pick up": pytest.raises(AirflowFailException, match="cannot be skipped"),
-        "it is canceled": pytest.raises(AirflowFailException, match="canceled"),
-    }
-    with expected.get(change, nullcontext()):
-        assert received(sandbox, again(task)["id"]) == [BOB, EVE]
-    made = [call for call in sandbox.requests() if (call["method"], call["path"]) == ("POST", "/v1/transfers")]
-    assert len(made) - drafts == (change == "one picks up")
-
-
-def test_a_second_delivery_is_known_whatever_became_of_the_draft_before_it(redeliver, sandbox, first) -> None:
-    task = redeliver()
-    sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 503}] * 40)
-    with pytest.raises(ServerFault):
-        task.run()
-    draft = task.xcoms["transfer_id"]
-    sandbox.clear_faults()
-    for key in [each for each in task.store.values if "redelivery" in each]:
-        del task.store.values[key]
-    with pytest.raises(AirflowFailException, match=f"add '{draft}' to resend"):
-        again(task)
-    second = again(task, resend=draft)["id"]
-    assert [again(task, resend=resend)["id"] for resend in (draft, None)] == [second, second]
-    assert sandbox.sent() == [first["id"], second]
 
 
 def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:
@@ -290,27 +224,10 @@ def test_what_was_resent_is_returned_without_the_argument(redeliver, sandbox, fi
     assert sandbox.sent() == [first["id"], second, third]
 
 
-def test_a_redelivery_that_cannot_know_who_was_left_is_made_once_the_first_transfer_is_named(
-    redeliver, sandbox, first
-) -> None:
-    task = redeliver()
-    with without_credit(sandbox):
-        task.run()
-    task.store.values.clear()
-    sandbox.pickup(first["id"], ANN)
-    with pytest.raises(AirflowFailException, match=f"picked up by somebody since .* add '{first['id']}' to resend"):
-        again(task)
-
-    second = again(task, resend=first["id"])["id"]
-    assert received(sandbox, second) == [BOB, EVE]
-    assert (again(task)["id"], sandbox.sent()) == (second, [first["id"], second])
-
-
 def test_no_address_is_stored(redeliver, first) -> None:
     task = redeliver()
     task.run()
-    assert "example.com" not in "".join(task.store.values.values())
-    assert json.loads(task.store.values["outbound_transfer_redelivery"])["positions"] == [0, 1, 2]
+    assert "example.com" not in memory.remembered(task)
 
 
 def test_phones_come_from_recipients(redeliver, sandbox, first, tmp_path, monkeypatch) -> None:
@@ -372,56 +289,33 @@ def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, firs
 
 
 @pytest.mark.parametrize(("change", "error"), [("picked up", None), ("all", "Everybody has"), ("canceled", "canceled")])
-def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, monkeypatch, change, error) -> None:
-    fill, drafts = DraftWriter.fill, []
-
-    def fill_and_change(self: Any, *arguments: Any) -> None:
-        fill(self, *arguments)
-        drafts.append(self.memory.draft_id)
+def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, change, error) -> None:
+    def once_filled() -> None:
         if change == "canceled":
             sandbox.cancel(first["id"])
-        elif len(drafts) == 1:
-            for recipient in (ANN, BOB, EVE) if change == "all" else (ANN,):
-                sandbox.pickup(first["id"], recipient)
+        for recipient in {"picked up": [ANN], "all": [ANN, BOB, EVE]}.get(change, []):
+            sandbox.pickup(first["id"], recipient)
 
-    monkeypatch.setattr(DraftWriter, "fill", fill_and_change)
-    task = redeliver(keep_draft=True)
-    if error:
-        with pytest.raises((AirflowFailException, AirflowSkipException), match=error):
-            task.run()
-        assert sandbox.sent() == [first["id"]]
-    else:
-        assert received(sandbox, task.run()["id"]) == [BOB, EVE]
+    task = redeliver()
+    with after(ATTACH, once_filled, skip=1):
+        if error:
+            with pytest.raises((AirflowFailException, AirflowSkipException), match=error):
+                task.run()
+            assert sandbox.sent() == [first["id"]]
+        else:
+            assert received(sandbox, task.run()["id"]) == [BOB, EVE]
+    filled = [call["path"].split("/")[3] for call in sandbox.requests() if call["path"].endswith("/files")]
     removed = [call["path"].rpartition("/")[2] for call in sandbox.requests() if call["method"] == "DELETE"]
-    assert removed == drafts[:1]
+    assert removed == filled[2:3], "the draft for whom it was filled; the first two files are of the first transfer"
 
 
-def once_filled(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Let something change once the next draft is filled."""
-    fill = DraftWriter.fill
-
-    def fill_and_change(self: Any, *arguments: Any) -> None:
-        fill(self, *arguments)
-        monkeypatch.setattr(DraftWriter, "fill", fill)
-        change()
-
-    monkeypatch.setattr(DraftWriter, "fill", fill_and_change)
-
-
-def test_a_resend_goes_to_those_who_are_left_right_before_its_send(redeliver, sandbox, first, monkeypatch) -> None:
+def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(redeliver, sandbox, first) -> None:
     task = redeliver()
-    second = task.run()["id"]
-    once_filled(monkeypatch, lambda: sandbox.pickup(first["id"], ANN))
-    assert received(sandbox, again(task, resend=second)["id"]) == [BOB, EVE]
-
-
-def test_a_draft_whose_removal_before_its_send_is_not_known_is_in_no_doubt(
-    redeliver, sandbox, first, monkeypatch
-) -> None:
-    once_filled(monkeypatch, lambda: sandbox.pickup(first["id"], ANN))
-    task = redeliver()
-    task.store = store = CrashableStateStore()
-    with dying_after(Operation.DISCARD, store), pytest.raises(ProcessCrashed):
+    with (
+        after(ATTACH, lambda: sandbox.pickup(first["id"], ANN), skip=1),
+        dying_after(DISCARD),
+        pytest.raises(ProcessCrashed),
+    ):
         task.run()
     assert received(sandbox, again(task)["id"]) == [BOB, EVE]
 
@@ -490,12 +384,11 @@ def test_an_address_must_not_be_given_twice(redeliver, sandbox, first) -> None:
 def test_under_a_delivery_key_another_transfer_is_not_delivered_again(
     redeliver, sandbox, first, files, time, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
-    monkeypatch.setenv(STATE_CONN_ID, "states")
+    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     second = redeliver(delivery_key="k").run()["id"]
     assert redeliver(delivery_key="k").run()["id"] == second
     other = task_instance(DeliverFilesOperator, time, files=files, subject="Other", recipients=[ANN]).run()
-    with pytest.raises(AirflowFailException, match=f"Transfer {second} was sent, or may have been, and is not the"):
+    with pytest.raises(AirflowFailException, match=second):
         redeliver(delivery_key="k", transfer_id=other).run()
     assert sandbox.sent() == [first["id"], second, other["id"]]
 
@@ -517,27 +410,23 @@ def second_item(time, tmp_path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_what_another_index_delivered_again_is_found_though_somebody_has_picked_up(
-    redeliver, sandbox, first, files, second_item, is_new
-) -> None:
-    zero = at_index(redeliver(), 0)
+def test_what_another_index_delivered_again_is_found(redeliver, sandbox, first, files, second_item, is_new) -> None:
+    zero = at_index(redeliver(task_id="again"), 0)
     sent = zero.run()
-    one = at_index(redeliver(**second_item), 1)
+    one = at_index(redeliver(task_id="again", **second_item), 1)
     if not is_new:
         with without_credit(sandbox):
             one.run()
-    sandbox.pickup(first["id"], ANN)
     one.clear()  # and the list has changed
     at_index(one, 1, transfer_id=first["id"], files=files)
 
-    with pytest.raises(AirflowFailException, match=f"Transfer {sent['id']} may be this very delivery"):
+    with pytest.raises(AirflowFailException, match=sent["id"]):
         one.run()
     assert emails(sandbox, BOB) == 2
 
 
 def test_what_the_task_delivered_again_under_its_old_name_is_found(redeliver, sandbox, first) -> None:
     sent = redeliver().run()
-    sandbox.pickup(first["id"], ANN)
     renamed = redeliver()
     renamed.clear_number = renamed.other_tasks = 1
 
@@ -547,54 +436,32 @@ def test_what_the_task_delivered_again_under_its_old_name_is_found(redeliver, sa
     assert emails(sandbox, BOB) == 2
 
 
-def test_the_first_transfer_is_no_second_delivery_where_a_record_is_lost(redeliver, sandbox, first) -> None:
-    task = redeliver(keep_draft=True, subject=first["subject"])
-    with without_credit(sandbox):
-        task.run()
-    task.try_number += 1  # a try was killed before it began
-    assert received(sandbox, again(task)["id"]) == [ANN, BOB, EVE]
+def passing_error() -> None:
+    raise OSError("an error that passes")
 
 
 def test_an_index_that_has_the_item_of_another_for_its_retry_finds_what_that_has_sent(
     redeliver, sandbox, first, files, second_item
 ) -> None:
-    sent = at_index(redeliver(), 0).run()
-    one = at_index(redeliver(**second_item), 1)
+    sent = at_index(redeliver(task_id="again"), 0).run()
+    one = at_index(redeliver(task_id="again", **second_item), 1)
     one.retries = one.max_tries = 1
-
-    def take_over() -> None:
-        at_index(one, 1, transfer_id=first["id"], files=files)
-        sandbox.pickup(first["id"], ANN)
-
-    one.before_retry = take_over
-    with failing_once(DraftWriter, "fill"), pytest.raises(AirflowFailException, match=sent["id"]):
+    one.before_retry = lambda: at_index(one, 1, transfer_id=first["id"], files=files)
+    with before(ATTACH, passing_error), pytest.raises(AirflowFailException, match=sent["id"]):
         one.run()
     assert emails(sandbox, BOB) == 2
 
 
 def test_an_index_delivers_its_own_item_though_somebody_picks_up_between_its_tries(redeliver, sandbox, first) -> None:
-    task = at_index(redeliver(subject=first["subject"]), 0)  # so that the first is its like
+    task = at_index(redeliver(), 0)
     task.retries = task.max_tries = 1
     task.before_retry = lambda: sandbox.pickup(first["id"], ANN)
-    with failing_once(DraftWriter, "fill"):
+    with before(ATTACH, passing_error):
         assert received(sandbox, task.run()["id"]) == [BOB, EVE]
 
 
 def emails(sandbox: Sandbox, recipient: str) -> int:
     return sum(row["kind"] == "emailed" and row["recipient"] == recipient for row in sandbox.ledger())
-
-
-@contextmanager
-def failing_once(owner: Any, name: str) -> Iterator[None]:
-    real, failures = getattr(owner, name), iter([OSError("an error that passes")])
-
-    def fail_once(*arguments: Any, **named: Any) -> Any:
-        if error := next(failures, None):
-            raise error
-        return real(*arguments, **named)
-
-    with mock.patch.object(owner, name, fail_once):
-        yield
 
 
 def test_the_wait_for_a_slot_ends_in_time_though_other_calls_are_refused_meanwhile(

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.client import client
-from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.decorators.deliver_files import deliver_files_task
+from outbound_transfer.exceptions import NotFound, Rehearsed
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import (
@@ -23,12 +22,13 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import NotFound, Rehearsed
-from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
-from support.deliveries import BOTH_MODES, DELIVERY, counts, task_instance
-from support.keyed_tasks import STATE_CONN_ID, keyed_task, sqlite_connection
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support import memory
+from support.airflow_names import AirflowFailException, AirflowSkipException
+from support.calls import SEND, after
+from support.deliveries import BOTH_MODES, DELIVERY, counts
+from support.keyed_tasks import keyed_task, sqlite_connection
+from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
 OPTION = "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE"
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -75,8 +75,10 @@ def make(files, time, query) -> Callable[..., FakeTaskInstance]:
         if kind == "query":
             return task_instance(SqlToOutboundTransferOperator, time, **query, **arguments)
         if kind == "decorator":
-            given = {"python_callable": lambda: files, **DELIVERY, **arguments}
-            return task_instance(_DeliverFilesDecoratedOperator, time, **given)
+            given = {"task_id": "decorated", **DELIVERY, **arguments}
+            return FakeTaskInstance(
+                lambda: deliver_files_task(lambda: files, **given)().operator, time, task_id="decorated"
+            )
         if kind == "key":
             return keyed_task("run", time, files=files, **arguments)
         return task_instance(DeliverFilesOperator, time, **{"files": files, **DELIVERY, **arguments})
@@ -101,8 +103,7 @@ KINDS = pytest.mark.parametrize("kind", ["files", "query", "decorator", "key"])
 
 @KINDS
 def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", sqlite_connection(tmp_path / "states.db"))
-    monkeypatch.setenv(STATE_CONN_ID, "states")
+    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     rehearse(True)
     task = make(kind)
 
@@ -202,14 +203,13 @@ def test_the_hook_sends_nothing_either(sandbox, rehearse, files, time) -> None:
     sandbox.assert_nothing_sent()
 
 
-def test_the_ledger_shows_a_rehearsal(make, sandbox, rehearse, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", sqlite_connection(tmp_path / "ledger.db"))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "ledger")
+def test_the_table_of_deliveries_shows_a_rehearsal(make, sandbox, rehearse, tmp_path, monkeypatch) -> None:
+    memory.keep_deliveries_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
     rehearse(True)
 
     result = rehearsed(make("files"), sandbox)
 
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+    with closing(sqlite3.connect(tmp_path / "deliveries.db")) as database:
         rows = database.execute(
             "SELECT transfer_id, status, error, finished_at IS NOT NULL FROM outbound_transfer_deliveries"
         ).fetchall()
@@ -246,15 +246,10 @@ def test_a_test_run_says_whether_it_sends(run_dag, sandbox, rehearse, files, cap
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("operator", ["deliver", "send"])
 def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(
-    make, time, sandbox, files, monkeypatch, capfd, interrupt, operator
+    make, time, sandbox, files, capfd, interrupt, operator
 ) -> None:
-    real = client.send
-
-    def send(*arguments: Any) -> Any:
-        received = real(*arguments)
-        if arguments[2].operation is Operation.SEND:
-            raise interrupt
-        return received
+    def stop() -> None:
+        raise interrupt
 
     if operator == "deliver":
         task = make("files")
@@ -262,9 +257,8 @@ def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(
         draft = task_instance(CreateTransferOperator, time, **DELIVERY).run()
         task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
         task = task_instance(SendTransferOperator, time, transfer_id=draft)
-    monkeypatch.setattr(client, "send", send)
 
-    with pytest.raises(interrupt) as interrupted:
+    with after(SEND, stop), pytest.raises(interrupt) as interrupted:
         task.run()
 
     (sent,) = {row["transfer_id"] for row in sandbox.ledger()}

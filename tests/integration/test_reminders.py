@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from airflow.sdk import DAG, TriggerRule, task, task_group
 
+from outbound_transfer.exceptions import InvalidDelivery
 from outbound_transfer.operators.redelivery import remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
 from support.keyed_tasks import sqlite_connection
 
 DELIVER = {"files": "a.csv", "subject": "Report", "recipients": ["ann@example.com", "bob@example.com"]}

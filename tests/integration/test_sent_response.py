@@ -13,8 +13,7 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from support.deliveries import task_instance
-from support.tasks import SimulatedClock
+from support.tasks import SimulatedClock, task_instance
 
 DELIVERY = {"subject": "R", "message": "Hello", "recipients": [{"email": "ann@example.com", "name": "Ann"}]}
 

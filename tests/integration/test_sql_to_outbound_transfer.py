@@ -14,11 +14,18 @@ import openpyxl
 import pyarrow.parquet as pq
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, AirflowSkipException
-from outbound_transfer.protocol.errors import InvalidDelivery, NameRefused, ServerFault
-from outbound_transfer.queries.errors import QueryFailed, ResultEmpty, ResultNotWritable, ResultTooLong
+from outbound_transfer.exceptions import (
+    InvalidDelivery,
+    NameRefused,
+    QueryFailed,
+    ResultEmpty,
+    ResultNotWritable,
+    ResultTooLong,
+    ServerFault,
+)
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.query_databases import CONTACT, DRIVERS, FAILING, ROWS, QueryDatabase, create_contacts
 from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.cli import cli_parser
-from airflow.sdk import BaseHook
 
-from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.cli import console
-from outbound_transfer.warehouse.config import find_memory_place
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
-from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer_sandbox.testing import Sandbox
+from support import memory
+from support.keyed_tasks import keyed_task, sqlite_connection
+from support.tasks import SimulatedClock
 
 
 def of_airflow(*words: str) -> None:
@@ -32,58 +30,50 @@ def command(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 @pytest.fixture
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[tuple[Any, ...]]]:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "states.db")}))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
-    return lambda query: [tuple(row) for row in BaseHook.get_hook("states").get_records(query)]
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The database of what deliveries remember."""
+    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
+    return tmp_path / "states.db"
 
 
-def add_memory(run_id: str, days: int, delivery_key: str | None = None) -> None:
-    place = find_memory_place()
-    assert place is not None
-    table, task_try = place.open(), TaskTry("d", run_id, "t", -1, 1, "", is_fresh=True)
-    table._clock = lambda: utc_now() - timedelta(days=days)
-    row = table.of_delivery_key("account", delivery_key, task_try) if delivery_key else table.of_task(task_try)
-    row.claim()
-    row.set("a", 1)
+@pytest.fixture
+def deliver(connection: str, sandbox: Sandbox, tmp_path: Path) -> Callable[..., None]:
+    """Deliver in a run, so many days ago."""
+    (tmp_path / "a.csv").write_text("a")
+
+    def deliver(file: Path, run_id: str, days: int, **arguments: Any) -> None:
+        task = keyed_task(run_id, SimulatedClock(sandbox), files=str(tmp_path / "a.csv"), **arguments)
+        memory.kept_in_a_database(task).run()
+        memory.age(file, run_id, days)
+
+    return deliver
 
 
-def test_old_rows_are_deleted(airflow_database, states, command, capsys) -> None:
-    add_memory("old", 91)
-    add_memory("new", 89)
+def test_old_rows_are_deleted(airflow_database, states, command, deliver, capsys) -> None:
+    deliver(states, "old", 91, delivery_key=None)
+    deliver(states, "new", 89, delivery_key=None)
     command("state", "clean", "--older-than", "90d", "--yes")
     assert "1 row of connection 'states' deleted." in capsys.readouterr().out
-    assert states("SELECT run_id FROM outbound_transfer_memory") == [("new",)]
-
-
-def test_the_ledgers_connection_has_the_rows_if_no_other_is_named(
-    airflow_database, states, command, monkeypatch, capsys
-) -> None:
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "states")
-    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
-    command("state", "clean", "--older-than", "90d", "--yes")
-    assert "0 rows of connection 'states' deleted." in capsys.readouterr().out
-    assert states("SELECT name FROM sqlite_master") == []  # nothing is created
+    assert memory.remembered_runs(states) == ["new"]
 
 
 def test_the_local_files_rows_are_deleted_and_no_file_is_made(
-    airflow_database, states, command, monkeypatch, capsys, single_machine
+    airflow_database, command, deliver, capsys, single_machine
 ) -> None:
-    monkeypatch.delenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID")
     command("state", "clean", "--older-than", "90d", "--yes")
     assert capsys.readouterr().out == "There is no table of memory: nothing to delete.\n"
-    file = single_machine / LOCAL_FILE
+    file = single_machine / "outbound_transfer.db"
     assert not file.exists()
-    add_memory("old", 91)
+    deliver(file, "old", 91, delivery_key=None)
+    capsys.readouterr()
     command("state", "clean", "--older-than", "90d", "--yes")
     assert capsys.readouterr().out == f"1 row of the file '{file}' deleted.\n"
 
 
-def test_delivery_keys_are_not_deleted(airflow_database, states, command, capsys) -> None:
-    add_memory("old", 91, delivery_key="k")
+def test_delivery_keys_are_not_deleted(airflow_database, states, command, deliver) -> None:
+    deliver(states, "old", 91, delivery_key="k")
     command("state", "clean", "--older-than", "90d", "--yes")
-    assert "0 rows of connection 'states' deleted." in capsys.readouterr().out
-    assert states("SELECT delivery_key FROM outbound_transfer_memory") == [("k",)]
+    assert "old" in memory.remembered_runs(states)
 
 
 @pytest.mark.usefixtures("several_machines")
@@ -92,24 +82,23 @@ def test_without_a_table_nothing_is_asked(airflow_database, command, capsys) -> 
     assert capsys.readouterr().out == "There is no table of memory: nothing to delete.\n"
 
 
-def test_the_number_is_printed_as_json(airflow_database, states, command, capsys) -> None:
-    add_memory("old", 91)
+def test_the_number_is_printed_as_json(airflow_database, states, command, deliver, capsys) -> None:
+    deliver(states, "old", 91, delivery_key=None)
     capsys.readouterr()
     command("state", "clean", "--older-than", "90d", "--yes", "-o", "json")
     assert json.loads(capsys.readouterr().out) == [{"deleted": "1"}]
 
 
-def test_nothing_is_deleted_without_a_yes(airflow_database, states, command, monkeypatch) -> None:
-    add_memory("old", 95)
+def test_nothing_is_deleted_without_a_yes(airflow_database, states, command, deliver, monkeypatch) -> None:
+    deliver(states, "old", 95, delivery_key=None)
     monkeypatch.setattr("builtins.input", lambda _: "")
     with pytest.raises(SystemExit, match=r"Nothing was changed\."):
         command("state", "clean", "--older-than", "90d")
-    assert states("SELECT run_id FROM outbound_transfer_memory") == [("old",)]
+    assert memory.remembered_runs(states) == ["old"]
 
 
 def test_a_database_that_is_down_is_named(airflow_database, command, monkeypatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
+    memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
     with pytest.raises(SystemExit, match="Nothing was deleted: connection 'states' fails with OperationalError"):
         command("state", "clean", "--older-than", "90d", "--yes")
 

@@ -117,7 +117,6 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
             environment, unpacked(sdist, folder), workers,
             *("tests/unit", "tests/repository", "tests/sandbox/contract"),
             *("tests/integration/warehouse", "tests/integration/test_shared_poll.py"),
-            "tests/integration/test_call_observer.py",
         )  # fmt: skip
 
 

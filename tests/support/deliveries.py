@@ -5,21 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import FakeTaskInstance
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
 
 BOTH_MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["held", "deferrable"])
-
-
-def task_instance(operator: type, time: Any, *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
-    return FakeTaskInstance(lambda: operator(task_id="task", **arguments), time, retries)
 
 
 def digest(content: bytes) -> str:

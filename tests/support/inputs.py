@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZipFile
 
-from outbound_transfer.files.content import ContentWriter
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
+from support.provider import ContentWriter
 
 ARCHIVE = "all.zip"
 

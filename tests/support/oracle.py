@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ class DeliveryOracle:
         made = calls.count(("POST", "/v1/transfers", 201))
         discarded = sum(method == "DELETE" and status == 204 and _is_transfer(path) for method, path, status in calls)
         return max(made - discarded - 1, 0)
+
+
+def says_sent(error: BaseException | None, transfer_id: str) -> bool:
+    """Return whether who reads the error learns which transfer is out."""
+    return transfer_id in str(error) and re.search(r"\b(sent|delivered)\b", str(error)) is not None
 
 
 def _is_transfer(path: str) -> bool:

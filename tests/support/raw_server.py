@@ -1,8 +1,7 @@
-"""A raw server on a real socket, which may break every rule, and one call of a client to it."""
+"""A raw server on a real socket, which may break every rule."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import ssl
@@ -10,20 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-import pytest
-
-from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
-from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.messages import Call
 from support.timeouts import TEST_TIMEOUT
 
 TRANSFER = b'{"id":"t","status":"new","subject":"S"}'
-ONCE = RetryPolicy(max_attempts=1, timeout=0)
-GET = endpoints.get_transfer("t")
-
-both = pytest.mark.parametrize("kind", [Client, AsyncClient])
 
 
 def answer(body: bytes = TRANSFER, status: str = "200 OK", *headers: str) -> bytes:
@@ -87,20 +76,6 @@ def serving(
 
 def saying(data: bytes) -> Callable[[socket.socket, bytes], None]:
     return lambda stream, request: stream.sendall(data)
-
-
-def ask(kind: type, url: str, call: Call[Any] = GET, **settings: Any) -> Any:
-    """Perform ``call`` once."""
-    given = Settings(url, **{"transfer_api_key": "obt_k", "event_api_key": "obs_k", "timeout": 5.0, **settings})
-    if kind is Client:
-        with Client(given, policy=ONCE) as client:
-            return client.perform(call)
-
-    async def perform() -> Any:
-        async with AsyncClient(given, policy=ONCE) as client:
-            return await client.perform(call)
-
-    return asyncio.run(perform())
 
 
 def header(request: bytes, name: str) -> str | None:

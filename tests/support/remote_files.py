@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outbound_transfer.files.sources import Source
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
 MB = 1024 * 1024
 
@@ -39,8 +38,7 @@ def delivery_maker(sandbox: Any) -> Callable[..., FakeTaskInstance]:
     time = SimulatedClock(sandbox)
 
     def make(*files: Any, **arguments: Any) -> FakeTaskInstance:
-        operator = {"task_id": "task", "files": list(files), "keep_draft": True, **DELIVERY, **arguments}
-        return FakeTaskInstance(lambda: DeliverFilesOperator(**operator), time)
+        return task_instance(DeliverFilesOperator, time, files=list(files), **DELIVERY, **arguments)
 
     return make
 
@@ -54,25 +52,10 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def stored(sandbox, hook, transfer_id: str) -> dict[str, str]:
+def stored(sandbox, transfer_id: str) -> dict[str, str]:
     """SHA-256 by name of what a transfer holds."""
-    files = hook.list_files(transfer_id)
-    return {file.name: sandbox.stored_file(transfer_id, file.id)["sha256"] for file in files}
-
-
-def at_chunk(monkeypatch: pytest.MonkeyPatch, name: str, number: int, act: Callable[[], object]) -> None:
-    """Let ``act`` happen when ``number`` chunks of the file ``name`` have been read; 0: before it is opened."""
-    whole = Source._chunks
-
-    def chunks(self: Source, on_progress: Callable[[int], object]) -> Iterator[bytes]:
-        if self.name == name and number == 0:
-            act()
-        for count, chunk in enumerate(whole(self, on_progress), 1):
-            if self.name == name and number == count:
-                act()
-            yield chunk
-
-    monkeypatch.setattr(Source, "_chunks", chunks)
+    files = sandbox.transfer(transfer_id)["files"]
+    return {file["name"]: sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in files}
 
 
 def open_files(folder: str) -> list[str]:

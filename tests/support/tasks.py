@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,21 +12,14 @@ from datetime import datetime, timedelta
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from outbound_transfer.airflow_compat.names import (
-    AirflowFailException,
-    AirflowSkipException,
-    TaskAwaitingInput,
-    TaskDeferred,
-    timezone,
-)
-from outbound_transfer.client import client
-from outbound_transfer.protocol.messages import Operation
 from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_names import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred, timezone
+from support.calls import ProcessCrashed, process
+from support.memory import InMemoryStateStore, memory_of
 
 
 class SimulatedClock:
@@ -83,35 +74,6 @@ class SharedSimulatedClock(SimulatedClock):
         while self._alarms and self._alarms[0][0] <= self.now:
             self._awake += 1
             heapq.heappop(self._alarms)[-1].set()
-
-
-@dataclass
-class InMemoryStateStore:
-    """The task state store: JSON in, JSON out, as through Airflow's API."""
-
-    values: dict[str, str] = field(default_factory=dict)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return json.loads(self.values[key]) if key in self.values else default
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        assert value is not None, "Airflow refuses it"
-        self.values[key] = json.dumps(value)
-        assert json.loads(self.values[key]) == value, "Airflow takes nothing but what JSON gives back"
-
-
-class ProcessCrashed(BaseException):
-    """The process has ended."""
-
-
-class CrashableStateStore(InMemoryStateStore):
-    """A store that a dead process no longer writes to."""
-
-    dead = False
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        if not self.dead:
-            super().set(key, value, retention=retention)
 
 
 #: What a task raises that waits for a person.
@@ -171,7 +133,9 @@ class FakeTaskInstance:
     try_number: int = 0
     max_tries: int = 0
     start_date: datetime = field(default_factory=timezone.utcnow)
-    store: InMemoryStateStore = field(default_factory=InMemoryStateStore)
+    #: What it remembers; see :mod:`support.memory`.
+    memory: InMemoryStateStore | None = None
+    has_own_memory: bool = True
     xcoms: dict[str, Any] = field(default_factory=dict)
     result: Any = None
     deferrals: int = 0
@@ -195,6 +159,16 @@ class FakeTaskInstance:
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
+
+    @property
+    def store(self) -> InMemoryStateStore:
+        if self.memory is None:
+            self.memory = memory_of(self)
+        return self.memory
+
+    @store.setter
+    def store(self, store: InMemoryStateStore) -> None:
+        self.memory = store
 
     def get_ti_count(self, *, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
         """The task instances of the run, of which some may be of tasks that its DAG has not any more."""
@@ -249,6 +223,7 @@ class FakeTaskInstance:
             except (Exception, ProcessCrashed):
                 if self.try_number > self.max_tries:
                     raise
+                process.is_dead = False
             self.before_retry()
 
     def begin_try(self) -> None:
@@ -270,6 +245,7 @@ class FakeTaskInstance:
         """One try, its deferrals included."""
         method, kwargs = "execute", {}
         while True:
+            process.is_dead = False
             try:
                 return getattr(self._operator(), method)(context=self.context(), **kwargs)
             except WAITING_FOR_A_PERSON as waiting:
@@ -292,7 +268,8 @@ class FakeTaskInstance:
         began = self.start_date
         dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
         dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
-        return {"ti": self, "task_state_store": self.store, "dag_run": dag_run, "dag": dag}
+        store = {"task_state_store": self.store} if self.has_own_memory else {}
+        return {"ti": self, **store, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:
         operator = self.make()
@@ -311,6 +288,16 @@ class FakeTaskInstance:
         return asyncio.run(_first_event(trigger)).payload
 
 
+def task_instance(
+    operator: type, time: Any, *, task_id: str = "", retries: int = 0, **arguments: Any
+) -> FakeTaskInstance:
+    """Return a task of its own, or another process of a task that is named."""
+    if not task_id:
+        names = vars(time).setdefault("names", count(1))
+        task_id = f"task_{number}" if (number := next(names)) > 1 else "task"
+    return FakeTaskInstance(lambda: operator(task_id=task_id, **arguments), time, retries, task_id=task_id)
+
+
 def again(task: FakeTaskInstance, **changes: Any) -> Any:
     """Clear the task and run it, with arguments that stay changed."""
     make = task.make
@@ -325,6 +312,18 @@ def changed(operator: Any, changes: dict[str, Any]) -> Any:
     return operator
 
 
+def at_the_next_wait(time: SimulatedClock, act: Callable[[], object]) -> None:
+    """Let ``act`` happen when a task waits next, in its worker or deferred."""
+    sleep = time.sleep
+
+    def act_and_sleep(seconds: float) -> None:
+        time.sleep = sleep  # type: ignore[method-assign]
+        act()
+        sleep(seconds)
+
+    time.sleep = act_and_sleep  # type: ignore[method-assign]
+
+
 @contextmanager
 def without_credit(sandbox: Sandbox) -> Iterator[None]:
     """A task fails before its send; afterwards there is credit."""
@@ -332,28 +331,6 @@ def without_credit(sandbox: Sandbox) -> Iterator[None]:
     with pytest.raises(AirflowFailException, match="no_credit"):
         yield
     sandbox.patch_account(credits=9)
-
-
-@contextmanager
-def dying_after(operation: Operation, store: CrashableStateStore | None = None, skip: int = 0) -> Iterator[None]:
-    """The task's process dies when its send, or another call, has taken effect, before it knows that, or stores it.
-
-    :param skip: how many such calls it survives.
-    """
-    send, left = client.send, itertools.count(-skip)
-
-    def send_and_die(*arguments: Any) -> Any:
-        received = send(*arguments)
-        if arguments[2].operation is operation and next(left) == 0:
-            if store:
-                store.dead = True
-            raise ProcessCrashed
-        return received
-
-    with mock.patch.object(client, "send", send_and_die):
-        yield
-    if store:
-        store.dead = False
 
 
 async def _first_event(trigger: Any) -> Any:

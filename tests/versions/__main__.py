@@ -31,7 +31,7 @@ TESTS: Final = {
         "tests/versions",
         "tests/integration/test_content_in_airflow.py::test_what_a_task_returned_for_expand_kwargs_is_no_template",
     ),
-    "state stores": ("tests/integration/test_state_store.py",),
+    "memory": ("tests/integration/test_memory.py",),
     "waits": ("tests/e2e/airflow/test_many_waiters.py",),
     "deliveries": (
         *("tests/integration/test_delivery.py", "tests/integration/test_deliver_files.py"),
@@ -45,7 +45,7 @@ FAULTS: Final = "faults"
 STEPS: Final = ("install", *TESTS, FAULTS)
 
 #: What the short form runs: what differs from version to version. All other tests run on the newest version.
-SHORT_STEPS: Final = ("install", "this Airflow", "state stores")
+SHORT_STEPS: Final = ("install", "this Airflow", "memory")
 
 #: The versions of the short form: the oldest, and the last before Airflow had a task state store.
 SHORT_VERSIONS: Final = (all_versions()[0], "3.2.1")

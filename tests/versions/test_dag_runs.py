@@ -14,16 +14,13 @@ from typing import Any
 import pytest
 from airflow.api_fastapi.core_api import security
 
-from outbound_transfer.airflow_compat.names import NEVER_EXPIRE
 from outbound_transfer.ui.plugin import OutboundTransferPlugin
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
 from outbound_transfer_sandbox.testing import Sandbox
-from support import airflow_home
+from support import memory
 from support.dag_runs import Run
+from support.keyed_tasks import sqlite_connection
 
 pytestmark = pytest.mark.e2e
-
-HAS_TASK_STATE_STORE = NEVER_EXPIRE is not None
 
 DELIVERY = """
     from airflow.sdk import DAG
@@ -77,25 +74,16 @@ def deliver(
     return deliver
 
 
-REMEMBERED = "SELECT dag_id, task_id, try_number FROM outbound_transfer_memory"
-
-
-def test_a_delivery_with_its_memory_in_the_table_of_a_connection(
+def test_a_delivery_that_a_database_remembers(
     deliver: Callable[[], None], warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "warehouse")
+    memory.keep_keys_in(monkeypatch, sqlite_connection(warehouse))
     deliver()
-    assert rows(warehouse, REMEMBERED) == [("deliver", "deliver", 1)]
+    assert len(memory.remembered_runs(warehouse)) == 1
 
 
 def test_a_delivery_without_any_setting(deliver: Callable[[], None]) -> None:
-    """Its memory is in the task state store, which Airflow has from 3.3 on, or else in the local file."""
-    file = airflow_home.HOME / LOCAL_FILE
     deliver()
-    if HAS_TASK_STATE_STORE:
-        assert not file.exists()
-    else:
-        assert rows(file, REMEMBERED) == [("deliver", "deliver", 1)]
 
 
 def test_an_ingestion_lands_every_event_once(

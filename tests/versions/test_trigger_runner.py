@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,41 +16,16 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger
 from airflow.sdk.execution_time import task_runner
 
-from outbound_transfer.airflow_compat.names import TaskDeferred
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.polling import poller
-from outbound_transfer.protocol.messages import Upload
-from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.triggers.transfer import TransferTrigger
 from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_names import TaskDeferred
+from support.provider import Upload, build_new_transfer
 
 pytestmark = pytest.mark.e2e
 
 TRIGGERS = 1_000
-#: Airflow prints each error with all variables, which takes seconds.
-FAILING_TRIGGERS = 4
 TIMEOUT_SECONDS = 60.0
-
-
-class Polls:
-    """Counts the polls that are opened and that run. With ``error``, the running ones end with it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened = self.running = 0
-        self.error: Exception | None = None
-        original = poller.SharedPoller.updates
-        monkeypatch.setattr(poller.SharedPoller, "updates", lambda shared: self._count(original(shared)))
-
-    async def _count(self, updates: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        self.opened += 1
-        self.running += 1
-        try:
-            async for update in updates:
-                if self.error:
-                    raise self.error
-                yield update
-        finally:
-            self.running -= 1
 
 
 class Triggerer:
@@ -87,59 +62,34 @@ class Triggerer:
 
 
 @pytest.fixture
-def polls(monkeypatch: pytest.MonkeyPatch) -> Polls:
-    monkeypatch.setattr(poller, "COALESCE_SECONDS", 0.05)
-    return Polls(monkeypatch)
-
-
-@pytest.fixture
 def transfer_id(hook: OutboundTransferHook) -> str:
     draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=["ann@example.com"]))
     hook.attach_file(draft.id, Upload("a.csv", 1, lambda: iter([b"a"])))
     return hook.send_transfer(draft.id).id
 
 
-def test_triggers_share_one_poll_and_all_fire(sandbox: Sandbox, polls: Polls, transfer_id: str) -> None:
+def test_triggers_share_one_poll_and_all_fire(sandbox: Sandbox, transfer_id: str) -> None:
+    def polls() -> int:
+        return len(sandbox.requests()) - sent
+
     async def play() -> None:
         triggerer = Triggerer()
         await triggerer.start(range(TRIGGERS), transfer_id)
-        await triggerer.until(lambda: polls.running == 1)
+        await triggerer.until(lambda: polls() > 1)
         await triggerer.cancel(range(TRIGGERS // 2))
         await triggerer.until(lambda: len(triggerer.runner.triggers) == TRIGGERS // 2)
-        assert (polls.opened, polls.running) == (1, 1)
+        assert polls() < TRIGGERS / 10
 
         await asyncio.to_thread(sandbox.pickup, transfer_id, "ann@example.com")
         await triggerer.until(lambda: not triggerer.runner.triggers)
         assert len(triggerer.runner.events) == TRIGGERS - TRIGGERS // 2
         assert not triggerer.runner.failed_triggers
-        await triggerer.until(lambda: polls.running == 0)
-        assert polls.opened == 1
 
         await triggerer.start(range(TRIGGERS, TRIGGERS + 1), transfer_id)
         await triggerer.until(lambda: not triggerer.runner.triggers)
-        assert polls.opened == 2
 
-    asyncio.run(play())
-
-
-def test_an_error_of_the_poll_fails_every_trigger_and_the_next_one_starts_a_new_poll(
-    sandbox: Sandbox, polls: Polls, transfer_id: str
-) -> None:
-    async def play() -> None:
-        triggerer = Triggerer()
-        await triggerer.start(range(FAILING_TRIGGERS), transfer_id)
-        await triggerer.until(lambda: polls.running == 1)
-        polls.error = RuntimeError("the poll broke")
-        await triggerer.until(lambda: not triggerer.runner.triggers)
-        assert {number for number, _ in triggerer.runner.failed_triggers} == set(range(FAILING_TRIGGERS))
-        assert not triggerer.runner.events
-
-        polls.error = None
-        await triggerer.start(range(TRIGGERS, TRIGGERS + 1), transfer_id)
-        await triggerer.until(lambda: polls.running == 1)
-        assert polls.opened == 2
-        await triggerer.stop()
-
+    sandbox.patch_account(requests_per_window=100_000)
+    sent = len(sandbox.requests())
     asyncio.run(play())
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from outbound_transfer.protocol.errors import InvalidApiKey
+from outbound_transfer.exceptions import InvalidApiKey
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import NoSignals

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import timezone
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.domain.clock import Clock
 from outbound_transfer_sandbox.testing import Sandbox
-from support.deliveries import DELIVERY, task_instance
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.airflow_names import timezone
+from support.deliveries import DELIVERY
+from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
+from support.airflow_names import AirflowFailException
 from support.deliveries import digest
 
 #: Those that a header, a pattern or a file system could change; what any name becomes, units show.

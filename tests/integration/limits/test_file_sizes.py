@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator
-from support.deliveries import DELIVERY, counts, digest, task_instance
+from support.airflow_names import AirflowFailException
+from support.deliveries import DELIVERY, counts, digest
+from support.tasks import task_instance
 
 LIMIT = 1024 * 1024
 

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.protocol.errors import SourceMissing, SourceUnreadable
+from outbound_transfer.exceptions import SourceMissing, SourceUnreadable
+from support.airflow_names import AirflowFailException
 from support.azurite import KEY, Container, connection_json
 from support.remote_files import digest, stored
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.nightly
 def test_a_folder_with_the_name_of_a_blob_is_not_left_out(container, deliver, sandbox, hook) -> None:
     for key in ("in/a", "in/a/b", "in/ab/c"):
         container.put(key, key.encode())
-    assert sorted(stored(sandbox, hook, deliver(f"{container.uri}/in/a*").run()["id"])) == ["a"]
+    assert sorted(stored(sandbox, deliver(f"{container.uri}/in/a*").run()["id"])) == ["a"]
     for glob, names in {"in/a*/*": ["b", "c"], "in/**": ["a", "b", "c"], "**/b": ["b"]}.items():
         try:
             result = deliver(f"{container.uri}/{glob}").run()
@@ -26,7 +26,7 @@ def test_a_folder_with_the_name_of_a_blob_is_not_left_out(container, deliver, sa
             assert "in/a cannot be read" in str(error)
             assert "a file has the folder's name" in str(error)
         else:
-            assert sorted(stored(sandbox, hook, result["id"])) == names
+            assert sorted(stored(sandbox, result["id"])) == names
 
 
 #: What is named in vain, with what the error must say of it.
@@ -83,4 +83,4 @@ def test_a_signature_that_may_not_list_is_an_error_of_a_glob_alone(
     assert not isinstance(failure.value, SourceMissing)
     assert sandbox.requests() == []
     result = deliver(f"{container.uri}/in/a.csv").run()
-    assert stored(sandbox, hook, result["id"]) == {"a.csv": digest(b"rows")}
+    assert stored(sandbox, result["id"]) == {"a.csv": digest(b"rows")}

@@ -8,16 +8,17 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from s3fs import S3FileSystem
 
-from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook
-from outbound_transfer.files.sources import CHUNK_BYTES
-from outbound_transfer.protocol.errors import SourceUnreadable
+from outbound_transfer.exceptions import SourceUnreadable
+from support.airflow_names import AirflowFailException, BaseHook
+from support.calls import during_upload
 from support.object_storage import ACCESS_KEY, SECRET_KEY, connection_json, refusing_keys
-from support.remote_files import MB, at_chunk, digest, open_files, pattern, stored
+from support.remote_files import MB, digest, open_files, pattern, stored
 
 #: An object of many of the blocks that are read ahead.
 LARGE = 96 * MB
@@ -34,12 +35,12 @@ def test_uploads_at_once_read_objects_and_no_connection(bucket, deliver, sandbox
         return get_connection(conn_id)
 
     monkeypatch.setattr(BaseHook, "get_connection", staticmethod(connection))
-    for name in contents:
-        at_chunk(monkeypatch, name, 1, lambda: chunked.add(threading.get_ident()))
+    with ExitStack() as uploads:
+        for name in contents:
+            uploads.enter_context(during_upload(name, 1, lambda: chunked.add(threading.get_ident())))
+        result = deliver(*uris).run()
 
-    result = deliver(*uris).run()
-
-    assert stored(sandbox, hook, result["id"]) == {name: digest(content) for name, content in contents.items()}
+    assert stored(sandbox, result["id"]) == {name: digest(content) for name, content in contents.items()}
     assert len(chunked) > 1, "or nothing was read at once"
     assert read == {threading.get_ident()}
 
@@ -47,16 +48,16 @@ def test_uploads_at_once_read_objects_and_no_connection(bucket, deliver, sandbox
 def test_an_object_with_the_name_of_a_folder_is_found(bucket, deliver, sandbox, hook) -> None:
     for key in ("in/a", "in/a/b", "in/ab/c"):
         bucket.put(key, key.encode())
-    assert stored(sandbox, hook, deliver(f"{bucket.uri}/in/*").run()["id"]) == {"a": digest(b"in/a")}
-    assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/in/a*").run()["id"])) == ["a"]
-    assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/in/a*/*").run()["id"])) == ["b", "c"]
+    assert stored(sandbox, deliver(f"{bucket.uri}/in/*").run()["id"]) == {"a": digest(b"in/a")}
+    assert sorted(stored(sandbox, deliver(f"{bucket.uri}/in/a*").run()["id"])) == ["a"]
+    assert sorted(stored(sandbox, deliver(f"{bucket.uri}/in/a*/*").run()["id"])) == ["b", "c"]
 
 
 def test_a_folders_own_marker_is_not_a_file(bucket, deliver, sandbox, hook) -> None:
     for key in ("in/", "in/a", "in/sub/"):  # as a web console makes folders
         bucket.put(key, b"")
     for glob in ("in/*", "in/**", "**/*", "i*/*"):
-        assert sorted(stored(sandbox, hook, deliver(f"{bucket.uri}/{glob}").run()["id"])) == ["a"]
+        assert sorted(stored(sandbox, deliver(f"{bucket.uri}/{glob}").run()["id"])) == ["a"]
 
 
 def test_a_glob_lists_only_names_with_its_prefix(bucket, deliver, monkeypatch) -> None:
@@ -89,11 +90,10 @@ def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbo
     def look() -> None:
         looks.append((os.listdir(tmp_path), open_files(str(tmp_path))))
 
-    at_chunk(monkeypatch, "large.bin", LARGE // CHUNK_BYTES // 2, look)
+    with during_upload("large.bin", LARGE // 2, look):
+        result = deliver(uri).run()
 
-    result = deliver(uri).run()
-
-    assert stored(sandbox, hook, result["id"]) == {"large.bin": digest(content)}
+    assert stored(sandbox, result["id"]) == {"large.bin": digest(content)}
     assert looks == [([], [])]
 
 

@@ -8,8 +8,9 @@ import traceback
 import asyncssh
 import pytest
 
-from outbound_transfer.protocol.errors import SourceChanged, SourceMissing, SourceUnreadable
-from support.remote_files import MB, at_chunk, digest, stored
+from outbound_transfer.exceptions import SourceChanged, SourceMissing, SourceUnreadable
+from support.calls import during_upload
+from support.remote_files import MB, digest, stored
 from support.sftp_server import HOME, PASSWORD, SftpServer
 
 
@@ -25,11 +26,11 @@ def test_links_are_followed_and_may_lead_in_circles(server, deliver, sandbox, ho
         (server.root / link).symlink_to(target)
     (server.root / "in/sub/away").symlink_to("../../elsewhere")
 
-    assert stored(sandbox, hook, deliver(uri("in/sub/**/*.csv")).run()["id"]) == {
+    assert stored(sandbox, deliver(uri("in/sub/**/*.csv")).run()["id"]) == {
         "b.csv": digest(b"b"),
         "c.csv": digest(b"c"),
     }
-    both = stored(sandbox, hook, deliver(uri("in/*.*")).run()["id"])
+    both = stored(sandbox, deliver(uri("in/*.*")).run()["id"])
     assert both == dict.fromkeys(("a.csv", "link.txt"), digest(b"a"))
 
 
@@ -69,15 +70,15 @@ def test_what_may_not_be_read_is_not_a_missing_file(server, deliver, sandbox, pa
 def test_a_glob_begins_at_the_root_and_not_in_the_users_home(server, deliver, sandbox, hook) -> None:
     server.put("top.csv", b"top")
     server.put(f"{HOME}/home.csv", b"not at the root")
-    assert sorted(stored(sandbox, hook, deliver(uri("*.csv")).run()["id"])) == ["top.csv"]
+    assert sorted(stored(sandbox, deliver(uri("*.csv")).run()["id"])) == ["top.csv"]
 
 
-def test_a_file_that_is_replaced_is_not_sent(server, deliver, sandbox, monkeypatch) -> None:
+def test_a_file_that_is_replaced_is_not_sent(server, deliver, sandbox) -> None:
     source = server.put("in/b.bin", b"B" * MB)
     server.put("in/new.bin", b"Y" * MB)
     os.utime(server.root / "in/new.bin", (2, 2))
-    at_chunk(monkeypatch, "b.bin", 1, lambda: (server.root / "in/new.bin").replace(server.root / "in/b.bin"))
-    with pytest.raises(SourceChanged):
+    replacing = during_upload("b.bin", 1, lambda: (server.root / "in/new.bin").replace(server.root / "in/b.bin"))
+    with replacing, pytest.raises(SourceChanged):
         deliver(source).run()
     assert sandbox.ledger() == []
 
@@ -115,4 +116,4 @@ def test_a_key_file_logs_in(server, deliver, sandbox, hook, monkeypatch, tmp_pat
     (tmp_path / "key").write_bytes(server.client_key)
     _logged_in_with(monkeypatch, server, password=None, extra={"key_file": str(tmp_path / "key")})
     result = deliver(server.put("in/a.csv", b"rows")).run()
-    assert stored(sandbox, hook, result["id"]) == {"a.csv": digest(b"rows")}
+    assert stored(sandbox, result["id"]) == {"a.csv": digest(b"rows")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
+from support.airflow_names import HAS_STATE_STORES
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
 from support.repository import TESTS
 

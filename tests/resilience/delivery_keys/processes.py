@@ -7,12 +7,16 @@ import random
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final
+from unittest import mock
 
-from outbound_transfer.warehouse.database import Warehouse
+import psycopg2
+import psycopg2.extensions
+
 from support.keyed_tasks import keyed_task
 from support.timeouts import TEST_TIMEOUT
 
@@ -24,10 +28,6 @@ _CONTEXT.set_forkserver_preload(
         "airflow.providers.mysql.hooks.mysql",
         "airflow.providers.postgres.hooks.postgres",
         "airflow.providers.sqlite.hooks.sqlite",
-        "outbound_transfer.cluster.allowance",
-        "outbound_transfer.files.archive",
-        "outbound_transfer.delivery.delivery_key",
-        "outbound_transfer.ledger.recorder",
         "outbound_transfer.operators.transfer",
     ]
 )
@@ -127,23 +127,20 @@ def _run(task: _Task, kill: DatabaseKill | None, environment: dict[str, str], se
 
 @contextmanager
 def killing(kill: DatabaseKill | None) -> Iterator[None]:
-    """Kill this process at a transaction."""
-    transaction, count = Warehouse.transaction, 0
+    """Kill this process at a transaction of PostgreSQL."""
+    connect, count = psycopg2.connect, 0
 
-    @contextmanager
-    def counted(warehouse: Warehouse) -> Iterator[Any]:
-        nonlocal count
-        count += 1
-        is_this = kill is not None and count == kill.transaction
-        with transaction(warehouse) as tx:
-            yield tx
+    class Counted(psycopg2.extensions.connection):
+        def commit(self) -> None:
+            nonlocal count
+            count += 1
+            is_this = kill is not None and count == kill.transaction
             if is_this and kill and not kill.is_committed:
                 os.kill(os.getpid(), signal.SIGKILL)
-        if is_this:
-            os.kill(os.getpid(), signal.SIGKILL)
+            super().commit()
+            if is_this:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    Warehouse.transaction = counted  # type: ignore[method-assign]
-    try:
+    counting = mock.patch.object(psycopg2, "connect", partial(connect, connection_factory=Counted))
+    with counting if kill else nullcontext():
         yield
-    finally:
-        Warehouse.transaction = transaction  # type: ignore[method-assign]

@@ -28,7 +28,7 @@ from resilience.fault_matrix.matrix import (
     following_schedules,
     singles,
 )
-from resilience.fault_matrix.stores import StoreSchedule, attach_schedules, run_store_schedule, store_schedules
+from resilience.fault_matrix.memories import MemorySchedule, memory_schedules, run_memory_schedule
 from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
 from support.inputs import INPUTS
 from support.quiet import be_quiet
@@ -37,7 +37,7 @@ from support.quiet import be_quiet
 SHOWN = 100
 RESULTS = ("sent", "failed, not sent", "failed, but sent")
 
-Scheduled: TypeAlias = "Schedule | UploadSchedule | StoreSchedule"
+Scheduled: TypeAlias = "Schedule | UploadSchedule | MemorySchedule"
 
 _harness: Harness
 
@@ -66,8 +66,10 @@ def _arguments() -> argparse.Namespace:
     which.add_argument("--singles", action="store_true", help="one fault each; both where neither is given")
     which.add_argument("--pairs", action="store_true", help="two faults each")
     which.add_argument("--uploads", action="store_true", help="faults of uploads that run at once")
-    which.add_argument("--stores", action="store_true", help="troubles of the task state store")
-    parser.add_argument("--sample", type=int, metavar="N", help="only so many of the pairs or stores, chosen by chance")
+    which.add_argument("--memories", action="store_true", help="a task's memory that fails")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="only so many of the pairs or memories, chosen by chance"
+    )
     parser.add_argument(
         "--given", choices=sorted(INPUTS), default="paths", help="how singles and pairs get their files"
     )
@@ -80,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Scheduled]:
     """Those of the chosen kind, or of every kind; only the larger kinds are sampled."""
     chosen: list[Scheduled] = []
-    names = ("singles", "pairs", "uploads", "stores")
+    names = ("singles", "pairs", "uploads", "memories")
     every = not any(getattr(arguments, name) for name in names)
     if every or arguments.singles:
         chosen += workers.apply(_singles)
@@ -89,8 +91,8 @@ def _schedules(workers: _Workers, arguments: argparse.Namespace) -> list[Schedul
         chosen += _sample("pairs", pairs, arguments)
     if every or arguments.uploads:
         chosen += _sample("faults of uploads", upload_schedules(), arguments)
-    if every or arguments.stores:
-        chosen += _sample("troubles of the state store", [*store_schedules(), *attach_schedules()], arguments)
+    if every or arguments.memories:
+        chosen += _sample("failures of a memory", memory_schedules(), arguments)
     return chosen
 
 
@@ -133,8 +135,8 @@ def _begin(given: str) -> None:
 def _run(schedule: Scheduled) -> Outcome:
     if isinstance(schedule, UploadSchedule):
         return run_upload_schedule(_harness, schedule)
-    if isinstance(schedule, StoreSchedule):
-        return run_store_schedule(_harness, schedule)
+    if isinstance(schedule, MemorySchedule):
+        return run_memory_schedule(_harness, schedule)
     return _harness.run(schedule)
 
 

@@ -12,7 +12,6 @@ that failed is cleared in the end and must deliver then, once in all.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,11 @@ from unittest import mock
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support.calls import ProcessCrashed
 from support.connections import connection_json
 from support.inputs import INPUTS, operator_for, sql_connection
-from support.oracle import DeliveryOracle
-from support.tasks import FakeTaskInstance, ProcessCrashed, SimulatedClock, changed
+from support.oracle import DeliveryOracle, says_sent
+from support.tasks import FakeTaskInstance, SimulatedClock, changed
 from support.timeouts import eventually
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -351,11 +351,6 @@ class FaultedRun:
         if self.error is None:
             return "sent"
         return "failed, but sent" if billed else "failed, not sent"
-
-
-def says_sent(error: BaseException | None, transfer_id: str) -> bool:
-    """Whether who reads the error learns which transfer is out."""
-    return transfer_id in str(error) and re.search(r"\b(sent|delivered)\b", str(error)) is not None
 
 
 def settle(sandbox: Sandbox) -> None:

@@ -1,39 +1,38 @@
-"""Safeguards of the provider taken out, to test that the tests notice."""
+"""Deliveries that break promises, to test that the tests notice."""
 
 from __future__ import annotations
 
-import pytest
-from msgspec.structs import replace
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from outbound_transfer.delivery import delivery
-from outbound_transfer.delivery.decision import Action, Decision, Evidence, Phase, Step
-from outbound_transfer.delivery.memory import Memory
-from outbound_transfer.delivery.memory_store import TaskMemoryStore
+import httpx
 
-
-def forgetting_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delivery does not remember its draft."""
-    save = TaskMemoryStore.save
-
-    def save_without_id(store: TaskMemoryStore, memory: Memory) -> None:
-        save(store, replace(memory, draft_id="", phase=Phase.EMPTY))
-
-    monkeypatch.setattr(TaskMemoryStore, "save", save_without_id)
-    monkeypatch.setattr(TaskMemoryStore, "save_verified", save_without_id)
+from outbound_transfer_sandbox.testing import Sandbox
 
 
-def never_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each try makes a draft and sends it."""
-    always = {Step.PREPARE: Decision(Action.CREATE), Step.SEND: Decision(Action.SEND)}
-    monkeypatch.setattr(delivery, "decide", lambda step, _: always[step])
+class ForgetfulDelivery(SimpleNamespace):
+    """Makes a draft and sends it in each try, as it remembers nothing.
 
+    :param contents: what it sends of each file; the file's own content if omitted.
+    """
 
-def instead(monkeypatch: pytest.MonkeyPatch, then: Action, *decided: Action, step: Step = Step.PREPARE) -> None:
-    """A step of the table does ``then`` where it decides something else."""
-    decide = delivery.decide
+    def __init__(self, sandbox: Sandbox, files: Sequence[Path], delivery: dict[str, Any], content: bytes | None = None):
+        super().__init__(hook=lambda **_: None)
+        self.sandbox, self.files, self.delivery, self.content = sandbox, files, delivery, content
 
-    def decide_otherwise(now: Step, evidence: Evidence) -> Decision:
-        decision = decide(now, evidence)
-        return Decision(then) if now is step and decision.action in decided else decision
+    def execute(self, context: Any) -> dict[str, Any]:
+        key = {"Authorization": f"Bearer {self.sandbox.transfer_api_key}"}
+        people = [{"email": email} for email in self.delivery["recipients"]]
+        with httpx.Client(base_url=f"{self.sandbox.base_url}/v1/transfers", headers=key, trust_env=False) as client:
 
-    monkeypatch.setattr(delivery, "decide", decide_otherwise)
+            def post(path: str, **content: Any) -> dict[str, Any]:
+                made: dict[str, Any] = client.post(path, **content).raise_for_status().json()
+                return made
+
+            draft = post("", json={"subject": self.delivery["subject"], "recipients": people})["id"]
+            for path in self.files:
+                name = {"Content-Disposition": f'attachment; filename="{path.name}"'}
+                post(f"/{draft}/files", content=self.content or path.read_bytes(), headers=name)
+            return post(f"/{draft}/send")

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from outbound_transfer.client import client
-from outbound_transfer.delivery.decision import Action, Step
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -35,16 +33,12 @@ from resilience.fault_matrix.matrix import (
     Schedule,
     following_schedules,
 )
-from resilience.fault_matrix.mutants import instead, never_asking
-from resilience.fault_matrix.stores import (
-    StoreSchedule,
-    Trouble,
-    attach_schedules,
-    run_store_schedule,
-    store_schedules,
-)
+from resilience.fault_matrix.memories import MemorySchedule, memory_schedules, run_memory_schedule
+from resilience.fault_matrix.mutants import ForgetfulDelivery
 from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
-from support.tasks import FakeTaskInstance, InMemoryStateStore, SimulatedClock
+from support.calls import GET, after, intercepted
+from support.oracle import says_sent
+from support.tasks import FakeTaskInstance, SimulatedClock
 
 pytestmark = pytest.mark.slow
 
@@ -131,12 +125,12 @@ def test_a_clear_that_cannot_look_says_that_it_was_sent(harness: Harness, operat
     run.deliver()
     ti, sent = run.ti, run.result["id"]
     if operator is SendTransferOperator:
-        ti = FakeTaskInstance(lambda: SendTransferOperator(task_id="send", transfer_id=sent), run.time)
+        ti = FakeTaskInstance(lambda: SendTransferOperator(task_id="send", transfer_id=sent), run.time, task_id="send")
         assert run.result_of(ti)[0]["id"] == sent
     run.plan(*[{**BY_NAME[refusal].fault, "method": "*"}] * 100)
     ti.clear()
 
-    assert matrix.says_sent(run.result_of(ti)[1], sent)
+    assert says_sent(run.result_of(ti)[1], sent)
 
 
 class Rewriting(SimulatedClock):
@@ -160,25 +154,8 @@ class Dying(SimulatedClock):
             raise RuntimeError("the first try has died")
 
 
-class Late(InMemoryStateStore):
-    """The task's state, at the second record of whose second try, behind its look, the first one's upload lands."""
-
-    def __init__(self, run: FaultedRun) -> None:
-        super().__init__()
-        self.run = run
-        self.ti: FakeTaskInstance | None = None
-        self.records = 0
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        super().set(key, value, retention=retention)
-        if self.ti and self.ti.try_number == 2 and "_try_" in key:
-            self.records += 1
-            if self.records == 2:
-                self.run.settle()
-
-
 def deliver_past_a_late_upload(harness: Harness, content: bytes | None, *, clear: bool = False) -> matrix.Outcome:
-    """The first try's upload lands behind the second try's look at the draft.
+    """The first try's upload lands after the second try has looked at the draft.
 
     :param content: what the file holds by then; None: it has not changed, and the first try has just died.
     """
@@ -187,10 +164,9 @@ def deliver_past_a_late_upload(harness: Harness, content: bytes | None, *, clear
     run.plan({"kind": "hold", "method": "POST", "path": "*/files", "skip": 1})
     run.time = Dying(run.sandbox) if content is None else Rewriting(run.sandbox, harness.files[0], content)
     ti = run.task()
-    ti.store = store = Late(run)
-    store.ti = ti
     try:
-        run.deliver(ti)
+        with after(GET, *[lambda: run.settle() if ti.try_number == 2 else None] * 20):
+            run.deliver(ti)
         return run.judged(must_succeed=False, clear=clear)
     finally:
         harness.restore_files()
@@ -222,23 +198,24 @@ class RestoredService:
     :ivar ours: the id; "" while it is still ours.
     """
 
-    def __init__(self, run: FaultedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run, self.ours, self._send = run, "", client.send
+    def __init__(self, run: FaultedRun) -> None:
+        self.run, self.ours = run, ""
         people = {"subject": "Theirs", "recipients": ["eve@example.com"]}
-        self.theirs = str(self._result_of(lambda: CreateTransferOperator(task_id="create", **people)))
+        self.theirs = str(self._result_of("theirs", lambda: CreateTransferOperator(task_id="theirs", **people)))
         file = {"name": "theirs.csv", "content": b"1"}
-        self._result_of(lambda: AttachFilesOperator(task_id="attach", transfer_id=self.theirs, files=[file]))
-        monkeypatch.setattr(client, "send", self.send)
+        self._result_of("add", lambda: AttachFilesOperator(task_id="add", transfer_id=self.theirs, files=[file]))
 
-    def _result_of(self, make: Callable[[], Any]) -> Any:
-        return self.run.result_of(FakeTaskInstance(make, self.run.time))[0]
+    def _result_of(self, task_id: str, make: Callable[[], Any]) -> Any:
+        return self.run.result_of(FakeTaskInstance(make, self.run.time, task_id=task_id, run_id="theirs"))[0]
 
-    def send(self, http: Any, settings: Any, call: Any, *secrets: Any) -> Any:
+    def handle(self, request: httpx.Request, make: Callable[[], httpx.Response]) -> httpx.Response:
         if not self.ours:
-            return self._send(http, settings, call, *secrets)
-        call = replace(call, path=call.path.replace(self.ours, self.theirs))
-        response = self._send(http, settings, call, *secrets)
-        return replace(response, body=response.body.replace(self.theirs.encode(), self.ours.encode()))
+            return make()
+        request.url = request.url.copy_with(path=request.url.path.replace(self.ours, self.theirs))
+        response = make()
+        body = response.read().replace(self.theirs.encode(), self.ours.encode())
+        response.close()
+        return httpx.Response(response.status_code, headers=response.headers, content=body)
 
     def check(self) -> None:
         """Check that their draft is as it was."""
@@ -251,11 +228,10 @@ def test_a_draft_whose_id_is_anothers_now_is_left_alone(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, is_at_wait: bool
 ) -> None:
     run = FaultedRun(harness.sandbox(), harness.files, late=False)
-    service = RestoredService(run, monkeypatch)
+    service = RestoredService(run)
 
     def restore(seconds: float = 0) -> None:
-        drafts = [ti.store.get(key)["draft_id"] for key in ti.store.values if "_try_" in key]
-        service.ours = service.ours or next(filter(None, drafts))
+        service.ours = service.ours or ti.xcoms["transfer_id"]
         SimulatedClock.sleep(run.time, seconds)
         run.sandbox.clear_faults()
 
@@ -266,19 +242,20 @@ def test_a_draft_whose_id_is_anothers_now_is_left_alone(
         monkeypatch.setattr(run.time, "sleep", restore)
     else:
         ti.before_retry = restore
-    run.deliver(ti)
+    with intercepted(service.handle):
+        run.deliver(ti)
 
     service.check()
     assert run.judge.billed() == ([] if is_at_wait else [run.result["id"]])
 
 
 @pytest.mark.parametrize("name", ["attach", "send", "discard"])
-def test_a_shared_draft_whose_id_is_anothers_now_is_left_alone(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_shared_draft_whose_id_is_anothers_now_is_left_alone(harness: Harness, name: str) -> None:
     run = FaultedRun(harness.sandbox(), harness.files, late=False)
-    service = RestoredService(run, monkeypatch)
-    create = FakeTaskInstance(lambda: CreateTransferOperator(task_id="create", **matrix.DELIVERY), run.time)
+    service = RestoredService(run)
+    create = FakeTaskInstance(
+        lambda: CreateTransferOperator(task_id="create", **matrix.DELIVERY), run.time, task_id="create"
+    )
     service.ours = draft = str(run.result_of(create)[0])
     made: dict[str, Callable[[], Any]] = {
         "attach": lambda: AttachFilesOperator(
@@ -287,13 +264,14 @@ def test_a_shared_draft_whose_id_is_anothers_now_is_left_alone(
         "send": lambda: SendTransferOperator(task_id=name, transfer_id=draft),
         "discard": lambda: DiscardTransferOperator(task_id=name, transfer_id=draft),
     }
-    _, error = run.result_of(FakeTaskInstance(made[name], run.time, upstream={"create": create}))
+    with intercepted(service.handle):
+        _, error = run.result_of(FakeTaskInstance(made[name], run.time, task_id=name, upstream={"create": create}))
 
-    assert "is another transfer now" in str(error)
+    assert draft in str(error)
     service.check()
 
 
-# Faults of uploads that run at once, and of the task state store.
+# Faults of uploads that run at once, and of the memory.
 
 
 @pytest.mark.nightly
@@ -303,42 +281,25 @@ def test_no_fault_of_an_upload_breaks_a_promise(harness: Harness, schedule: Uplo
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "schedule",
-    [*random.Random(13).sample(store_schedules(), 40), *random.Random(13).sample(attach_schedules(), 20)],
-    ids=str,
-)
-def test_no_trouble_of_the_store_breaks_a_promise(harness: Harness, schedule: StoreSchedule) -> None:
-    assert run_store_schedule(harness, schedule).violations == ()
+@pytest.mark.parametrize("schedule", random.Random(13).sample(memory_schedules(), 60), ids=str)
+def test_no_memory_that_fails_breaks_a_promise(harness: Harness, schedule: MemorySchedule) -> None:
+    assert run_memory_schedule(harness, schedule).violations == ()
 
 
 # The matrix can fail.
 
 
-@pytest.mark.nightly
-def test_the_matrix_finds_a_draft_with_two_writers(harness: Harness, monkeypatch: Any) -> None:
-    instead(monkeypatch, Action.RESUME, Action.DISCARD)
-    deaths = (each for each in upload_schedules() if each.fault is None and each.held == "before")
-    assert any(run_upload_schedule(harness, each).violations for each in deaths)
-
-
-@pytest.mark.nightly
-def test_the_matrix_finds_absence_taken_for_a_first_try(harness: Harness, monkeypatch: Any) -> None:
-    instead(monkeypatch, Action.CREATE, Action.SEARCH)
-    instead(monkeypatch, Action.SEND, Action.SEARCH, step=Step.SEND)
-    emptied = (each for each in store_schedules() if (each.trouble, each.fault) == (Trouble.EMPTIES, "no fault"))
-    assert any("billed 2 times" in str(run_store_schedule(harness, each).violations) for each in emptied)
-
-
-def test_the_matrix_finds_a_forgotten_draft(harness: Harness, monkeypatch: Any) -> None:
-    never_asking(monkeypatch)
+def test_the_matrix_finds_a_second_send_and_other_bytes(harness: Harness) -> None:
     run = FaultedRun(harness.sandbox(), harness.files, late=False)
-    ti = run.task()
+    contents = iter([None, b"other"])
+    ti = FakeTaskInstance(lambda: ForgetfulDelivery(run.sandbox, run.files, matrix.DELIVERY, next(contents)), run.time)
     run.deliver(ti)
     ti.clear()
     run.deliver(ti)
 
-    assert any(violation.startswith("billed 2 times") for violation in run.judged(must_succeed=True).violations)
+    violations = run.judged(must_succeed=True).violations
+    assert any(violation.startswith("billed 2 times") for violation in violations)
+    assert any(" and not " in violation for violation in violations)
 
 
 def test_the_matrix_finds_a_fault_that_is_not_met(harness: Harness) -> None:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
-from outbound_transfer.client import client
+import httpx
+
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, FaultKind, Harness, Outcome
-from support.tasks import CrashableStateStore, FakeTaskInstance, ProcessCrashed
+from support.calls import ATTACH, die, intercepted, process
+from support.tasks import FakeTaskInstance
 
 SIZES = {"a.csv": 1_000, "b.csv": 1, "c.csv": 100_000, "d.csv": 70_000, "e.csv": 0, "f.csv": 300_000}
 #: Faults in a row that use up the attempts of a call.
@@ -101,28 +102,28 @@ class DyingProcess:
     release: Callable[[], object]
     at: int = -1
     after: bool = False
-    store: CrashableStateStore = field(default_factory=CrashableStateStore)
 
     def __post_init__(self) -> None:
-        self._lock, self._uploads, self._send = threading.Lock(), 0, client.send
+        self._lock, self._uploads = threading.Lock(), 0
 
     def restart(self) -> None:
-        self.store.dead, self._is_first = False, True
+        self._is_first = True
 
-    def send(self, *arguments: Any) -> Any:
-        is_upload = arguments[2].upload is not None
+    def handle(self, request: httpx.Request, make: Callable[[], httpx.Response]) -> httpx.Response:
+        is_upload = ATTACH.matches(request)
         with self._lock:
             number, self._uploads = self._uploads, self._uploads + is_upload
             is_next, self._is_first = is_upload and number > 0 and self._is_first, self._is_first and not is_upload
         is_last = is_upload and number == self.at
         if is_next:
             self.release()
-        try:
-            return None if self.store.dead or (is_last and not self.after) else self._send(*arguments)
-        finally:
-            self.store.dead = self.store.dead or is_last
-            if self.store.dead:
-                raise ProcessCrashed  # a response comes to nobody
+        if process.is_dead or (is_last and not self.after):
+            die()
+        response = make()
+        if is_last or process.is_dead:
+            response.close()  # it comes to nobody
+            die()
+        return response
 
 
 def run_upload_schedule(harness: Harness, schedule: UploadSchedule) -> Outcome:
@@ -134,13 +135,13 @@ def run_upload_schedule(harness: Harness, schedule: UploadSchedule) -> Outcome:
         path.write_bytes(path.name.encode()[:1] * SIZES[path.name])
     is_late = bool(schedule.held) or (schedule.fault is not None and schedule.fault.late)
     run = FaultedRun(harness.sandbox(), files, late=is_late)
-    process = DyingProcess(run.settle, schedule.at if schedule.fault is None else -1, schedule.after)
+    dying = DyingProcess(run.settle, schedule.at if schedule.fault is None else -1, schedule.after)
 
     # Schedules share an account, and with other files what one has sent might be another's.
     subject = f"Report {next(_numbers)}"
 
     def make() -> DeliverFilesOperator:
-        process.restart()
+        dying.restart()
         wanted = [str(path) for path in run.judge.files]
         arguments = {**DELIVERY, "subject": subject, "files": wanted, "deferrable": schedule.is_deferrable}
         return DeliverFilesOperator(task_id="deliver", **arguments)
@@ -151,9 +152,9 @@ def run_upload_schedule(harness: Harness, schedule: UploadSchedule) -> Outcome:
         for path in files if ti.try_number == 1 and schedule.change == "rewritten" else ():
             path.write_bytes(path.read_bytes().upper())
 
-    ti = FakeTaskInstance(make, run.time, RETRIES, store=process.store, before_retry=change)
+    ti = FakeTaskInstance(make, run.time, RETRIES, before_retry=change)
     run.plan(*schedule.plans())
-    with mock.patch.object(client, "send", process.send):
+    with intercepted(dying.handle):
         run.deliver(ti)
         run.settle()
         # Which upload meets which fault, and whether all of them come, is a matter of chance.

@@ -25,14 +25,12 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
-from unittest import mock
 
 import httpx
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from outbound_transfer.client import client
 from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
@@ -41,9 +39,11 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer_sandbox.testing import Sandbox
-from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock, says_sent
+from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock
+from support.calls import ProcessCrashed, die, intercepted, process
 from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
-from support.tasks import CrashableStateStore, FakeTaskInstance, Person, ProcessCrashed, SimulatedClock
+from support.oracle import says_sent
+from support.tasks import FakeTaskInstance, Person, SimulatedClock
 
 DAY = 86_400
 STEPS = 20
@@ -100,24 +100,19 @@ class CrashInjector:
 
     def __init__(self) -> None:
         self.at, self.after = -1, False
-        self.store: CrashableStateStore | None = None
-        self.real_send = client.send
         self._lock = threading.Lock()
 
-    def send(self, *arguments: Any) -> Any:
-        if self.store and self.store.dead:
+    def handle(self, request: httpx.Request, make: Callable[[], httpx.Response]) -> httpx.Response:
+        if process.is_dead:
             raise ProcessCrashed
         with self._lock:
             self.at -= 1
             is_now = self.at == -1
-        if not is_now:
-            return self.real_send(*arguments)
-        if self.after:
-            self.real_send(*arguments)
-        assert self.store
-        self.store.dead = True
-        DeliveryStateMachine.counts["deaths"] += 1
-        raise ProcessCrashed
+        response = make() if self.after or not is_now else None
+        if is_now or response is None:
+            DeliveryStateMachine.counts["deaths"] += 1
+            die()
+        return response
 
 
 _numbers = itertools.count()
@@ -157,11 +152,13 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.wanted = list(FILES)
 
         self.tasks = {
-            "deliver": self.task(lambda: self.delivery(operator_for(self.given), **self.input())),
-            "create": self.task(lambda: self.delivery(CreateTransferOperator)),
-            "attach": self.task(lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.attached_input()})),
-            "send": self.task(lambda: (SendTransferOperator, {"transfer_id": self.draft})),
-            "discard": self.task(lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
+            "deliver": self.task("deliver", lambda: self.delivery(operator_for(self.given), **self.input())),
+            "create": self.task("create", lambda: self.delivery(CreateTransferOperator)),
+            "attach": self.task(
+                "attach", lambda: (AttachFilesOperator, {"transfer_id": self.draft, **self.attached_input()})
+            ),
+            "send": self.task("send", lambda: (SendTransferOperator, {"transfer_id": self.draft})),
+            "discard": self.task("discard", lambda: (DiscardTransferOperator, {"transfer_id": self.draft})),
         }
         self.tasks["attach"].upstream = {"create": self.tasks["create"]}
         self.tasks["send"].upstream = {"create": self.tasks["create"], "attach": self.tasks["attach"]}
@@ -189,18 +186,15 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def delivery(self, operator: type, **arguments: Any) -> tuple[type, dict[str, Any]]:
         return operator, {**DELIVERY, "subject": f"Report {self.number}", **arguments}
 
-    def task(self, what: Callable[[], tuple[type, dict[str, Any]]]) -> FakeTaskInstance:
-        store = CrashableStateStore()
-
+    def task(self, name: str, what: Callable[[], tuple[type, dict[str, Any]]]) -> FakeTaskInstance:
         def make() -> Any:
-            store.dead, self.death.store = False, store
             operator, arguments = what()
             if self.approval != NOT_NEEDED and issubclass(operator, ApprovedSendOperator):
                 arguments = {**arguments, "require_approval": True, "approval_timeout": timedelta(hours=1)}
-            return operator(task_id="task", **{"deferrable": self.deferrable, **arguments})
+            return operator(task_id=name, **{"deferrable": self.deferrable, **arguments})
 
         person = Person(self.respond, keeps_first=self.approval == SHOWS_FIRST)
-        ti = FakeTaskInstance(make, self.run.time, RETRIES, store=store, person=person)
+        ti = FakeTaskInstance(make, self.run.time, RETRIES, task_id=name, person=person)
         ti.before_retry = self.before_retry
         return ti
 
@@ -368,7 +362,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.see_versions()
         before = set(self.billed())
         ti.state = "running"
-        with mock.patch.object(client, "send", self.death.send), self.in_trouble(trouble):
+        with intercepted(self.death.handle), self.in_trouble(trouble):
             result, error = self.run.result_of(ti)
         ti.state = "failed" if error else "success"
         self.run.settle()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resilience.fault_matrix.matrix import Harness
-from resilience.fault_matrix.mutants import forgetting_the_draft
+from resilience.fault_matrix.matrix import DELIVERY, Harness
+from resilience.fault_matrix.mutants import ForgetfulDelivery
 from resilience.stateful.state_machine import (
     NOT_NEEDED,
     DeliveryStateMachine,
@@ -78,13 +79,12 @@ def test_what_changes_between_tries_is_sent_as_the_last_one_found_it(begun: Any,
     assert len(machine.versions[path.name]) == 2
 
 
-def test_the_machine_finds_an_id_that_is_stored_after_the_send(begun: Any, monkeypatch: Any) -> None:
-    def die_after_the_send() -> None:
-        machine = begun()
-        machine.plan_death(at=4, after=True)
+@pytest.mark.parametrize("is_forgetful", [False, True])
+def test_the_machine_finds_a_delivery_that_forgets_what_it_sent(begun: Any, is_forgetful: bool) -> None:
+    machine = begun()
+    if is_forgetful:
+        given = {**DELIVERY, "subject": f"Report {machine.number}"}
+        machine.tasks["deliver"].make = lambda: ForgetfulDelivery(machine.sandbox, machine.harness.files, given)
+    machine.plan_death(at=4, after=True)
+    with pytest.raises(AssertionError, match="billed too often") if is_forgetful else nullcontext():
         machine.deliver()
-
-    die_after_the_send()
-    forgetting_the_draft(monkeypatch)
-    with pytest.raises(AssertionError, match="billed too often"):
-        die_after_the_send()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer.tasks.arguments import to_resend, to_whole_number
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from support.airflow_names import AirflowFailException
 
 
 @pytest.mark.parametrize("value", [1, "1", " 7 ", 1_000_000])

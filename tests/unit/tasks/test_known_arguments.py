@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.exceptions import InvalidDelivery, InvalidName
 from outbound_transfer.notifications.slack import TransferSlackNotifier
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
@@ -19,14 +19,13 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
-from outbound_transfer.warehouse.errors import InvalidName
+from support.airflow_names import AirflowFailException
 
 NEW = {"subject": "S", "recipients": "a@example.com"}
 GIVEN: dict[type, dict[str, Any]] = {

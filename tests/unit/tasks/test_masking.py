@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.models import build_new_transfer
+from outbound_transfer.exceptions import InvalidDelivery
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
+from support.provider import build_new_transfer
 
 SECRET = "555-0199"
 
