@@ -288,20 +288,16 @@ def test_an_automatic_retry_after_the_send_requests_nothing_new(deliver, files, 
     assert ti.run_once()["id"] == sent
 
 
-@pytest.mark.parametrize("is_resent", [False, True], ids=["", "that withdraws a resend"])
-def test_a_clear_compares_the_files(deliver, sandbox, files, is_resent) -> None:
+def test_a_clear_compares_the_files(deliver, sandbox, files) -> None:
     """The first try after the clear may have died before it was the package's turn."""
     ti = deliver(retries=1)
     first = ti.run()["id"]
-    if is_resent:
-        with without_credit(sandbox):
-            again(ti, resend=first)
     Path(files[0]).write_bytes(b"corrected")
     ti.clear()
     ti.try_number += 1
     for _ in range(2):
         with pytest.raises(AirflowFailException, match=f"{first}.*a.csv"):
-            again(ti, resend=None)
+            again(ti)
 
 
 # Templates that give nothing.

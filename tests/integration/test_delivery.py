@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from pathlib import Path
 from unittest import mock
 
@@ -81,18 +80,6 @@ def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, 
     again(ti)
 
     assert wanted.items() <= ti.xcoms.items()
-
-
-@pytest.mark.parametrize("name", ["tr_of_nobody", "None", " "])
-def test_a_resend_that_names_nothing_sends_nothing_again(task, sandbox, files, name, caplog, monkeypatch) -> None:
-    monkeypatch.setattr(DeliverFilesOperator, "log", logging.getLogger("the task's"))
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
-    first = ti.run()["id"]
-
-    assert again(ti, resend=name)["id"] == first
-    assert len(sandbox.sent()) == 1
-    warning = "Nothing is sent once more, as resend names others: tr_of_nobody"
-    assert (warning in caplog.text) is (name == "tr_of_nobody")
 
 
 def test_a_file_that_grows_while_it_is_read_is_not_sent(task, sandbox, files) -> None:

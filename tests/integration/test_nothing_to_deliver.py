@@ -58,9 +58,6 @@ def test_a_task_that_has_sent_is_not_skipped(deliver, sandbox, tmp_path) -> None
     sent = task.run()["id"]
     file.unlink()
     assert again(task)["id"] == sent
-    with pytest.raises(AirflowFailException, match="cannot be skipped any more"):
-        again(task, resend=sent)
-    assert again(task, resend=None)["id"] == sent
     assert sandbox.sent() == [sent]
 
 

@@ -23,7 +23,7 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.airflow_names import AirflowFailException, AirflowSkipException, redact
 from support.deliveries import BOTH_MODES
-from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance, without_credit
+from support.tasks import FakeTaskInstance, SimulatedClock, again, hand_on, task_instance
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 PHONE = "+1 555 010 4477"
@@ -96,9 +96,8 @@ def test_phones_of_a_query_are_masked(deliver, crm, sandbox, caplog) -> None:
 
 
 def test_a_changed_result_discards_the_draft_and_fails_after_the_send(deliver, crm, sandbox) -> None:
-    task = deliver(keep_draft=True)
-    with without_credit(sandbox):
-        task.run()
+    task = deliver()
+    hand_on(task, sandbox)
     crm((ANN, None, None))
     sent = again(task)
     assert emailed(sandbox) == [ANN]

@@ -6,16 +6,14 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
 from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached, outcome_of
 from outbound_transfer.operators.recipients import RecipientsFromSql
-from outbound_transfer.operators.redelivery import RedeliverFilesOperator, remind_recipients
+from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
@@ -29,6 +27,7 @@ from support.tasks import (
     SimulatedClock,
     again,
     changed,
+    hand_on,
     task_instance,
     without_credit,
 )
@@ -107,19 +106,6 @@ def test_a_subject_and_a_message_may_be_given(redeliver, sandbox, first) -> None
     assert (second["subject"], second["message"]) == ("Reminder", "Please")
 
 
-def test_after_a_resend_that_has_failed_the_first_transfer_is_reminded_of(files, time, sandbox) -> None:
-    with DAG("dag", schedule=None):
-        deliver = DeliverFilesOperator(task_id="deliver", files=files, subject="Report", recipients=[ANN])
-        remind = remind_recipients(deliver, task_id="task")
-    delivering, reminding = (FakeTaskInstance(lambda each=each: copy(each), time) for each in (deliver, remind))
-    first = delivering.run()["id"]
-    with without_credit(sandbox):
-        again(delivering, resend=first)
-    reminding.upstream = {"deliver": delivering}
-    second = reminding.run()
-    assert (second["subject"], sandbox.sent()) == ("Once more: Report", [first, second["id"]])
-
-
 def test_it_is_skipped_if_everybody_has_picked_up(redeliver, sandbox, first) -> None:
     for recipient in (ANN, BOB, EVE):
         sandbox.pickup(first["id"], recipient)
@@ -129,13 +115,12 @@ def test_it_is_skipped_if_everybody_has_picked_up(redeliver, sandbox, first) -> 
 
 
 def test_the_draft_of_an_earlier_try_goes_if_everybody_has_picked_up_since(redeliver, sandbox, first) -> None:
-    task = redeliver(keep_draft=True)
-    with without_credit(sandbox):
-        task.run()
+    task = redeliver()
+    hand_on(task, sandbox)
     for recipient in (ANN, BOB, EVE):
         sandbox.pickup(first["id"], recipient)
     with pytest.raises(AirflowSkipException, match="Everybody has picked up"):
-        again(task, keep_draft=False)
+        again(task)
     deleted = [call["path"] for call in sandbox.requests() if (call["method"], call["status"]) == ("DELETE", 204)]
     assert len(deleted) == 1
     assert first["id"] not in deleted[0]
@@ -190,38 +175,6 @@ def test_who_picks_up_before_the_send_gets_nothing(redeliver, sandbox, first) ->
     second = again(task)
     assert received(sandbox, second["id"]) == [BOB, EVE]
     assert sandbox.sent() == [first["id"], second["id"]]
-
-
-def test_a_clear_with_resend_delivers_to_those_who_are_left(redeliver, sandbox, first) -> None:
-    task = redeliver()
-    second = task.run()
-    sandbox.pickup(first["id"], ANN)
-    third = again(task, resend=second["id"])
-    assert (received(sandbox, second["id"]), received(sandbox, third["id"])) == ([ANN, BOB, EVE], [BOB, EVE])
-
-
-@pytest.mark.parametrize("left", ["one", "nobody"])
-def test_a_resend_that_has_failed_and_is_withdrawn_leaves_the_second_delivery(redeliver, sandbox, first, left) -> None:
-    task = redeliver()
-    second = task.run()["id"]
-    sandbox.pickup(first["id"], ANN)
-    with without_credit(sandbox):
-        again(task, resend=second)
-    if left == "nobody":
-        for recipient in (BOB, EVE):
-            sandbox.pickup(first["id"], recipient)
-    assert again(task, resend=None)["id"] == second
-    assert sandbox.sent() == [first["id"], second]
-
-
-def test_what_was_resent_is_returned_without_the_argument(redeliver, sandbox, first) -> None:
-    task = redeliver()
-    second = task.run()["id"]
-    sandbox.pickup(first["id"], ANN)
-    third = again(task, resend=second)["id"]
-    sandbox.pickup(first["id"], BOB)
-    assert [again(task, resend=resend)["id"] for resend in (second, None, "tr_of_another")] == [third] * 3
-    assert sandbox.sent() == [first["id"], second, third]
 
 
 def test_no_address_is_stored(redeliver, first) -> None:

@@ -121,11 +121,10 @@ def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path
 
 
 @BOTH_MODES
-@pytest.mark.parametrize("arguments", [{"keep_draft": True}, {"wait": True}, {"resend": "tr_1"}])
-def test_no_argument_lets_a_rehearsal_send_or_keep_its_draft(make, sandbox, rehearse, deferrable, arguments) -> None:
+def test_a_rehearsal_that_is_to_wait_sends_nothing_and_keeps_no_draft(make, sandbox, rehearse, deferrable) -> None:
     rehearse(True)
 
-    rehearsed(make("files", deferrable=deferrable, retries=1, **arguments), sandbox)
+    rehearsed(make("files", deferrable=deferrable, retries=1, wait=True), sandbox)
 
 
 def test_the_option_rehearses_on_every_connection(make, sandbox, rehearse, monkeypatch) -> None:

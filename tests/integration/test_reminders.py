@@ -108,7 +108,7 @@ def test_a_reminder_does_not_send_other_bytes_of_the_same_size(run_dag, connecti
 
 
 def test_no_delivery_no_reminder_and_the_run_says_so(run_dag, connection, sandbox, files) -> None:
-    """An approval that fails before the delivery."""
+    """A check that fails before the delivery."""
     source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS["files"]
     source += """
         fail() >> deliver >> remind_recipients(deliver, task_id="remind")
@@ -191,7 +191,6 @@ def test_a_reminder_takes_what_is_delivered_and_not_how() -> None:
             security_answer="!",
             archive="all.zip",
             checksums="SHA256SUMS",
-            resend="tr_1",
             wait=True,
             **DELIVER,
         )
@@ -208,5 +207,5 @@ def test_a_reminder_takes_what_is_delivered_and_not_how() -> None:
     )
     assert [getattr(reminder, name) for name in copied] == [getattr(deliver, name) for name in copied]
     assert (reminder.subject, reminder.message, reminder.retries) == (None, "Please", 2)
-    assert (reminder.resend, reminder.wait, reminder.trigger_rule) == (None, False, "all_done")
+    assert (reminder.wait, reminder.trigger_rule) == (False, "all_done")
     assert reminder.upstream_task_ids == {"deliver"}

@@ -15,8 +15,8 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_names import AirflowFailException, TaskDeferred
-from support.tasks import FakeTaskInstance, SimulatedClock, again, at_the_next_wait, changed, without_credit
+from support.airflow_names import AirflowFailException
+from support.tasks import FakeTaskInstance, SimulatedClock, again, at_the_next_wait, without_credit
 
 RECIPIENTS = ["ann@example.com"]
 DOWN = {"kind": "error", "method": "GET", "path": "*", "status": 503}
@@ -50,7 +50,6 @@ class Run:
         self._is_alike = is_alike
         self.items, self._time, self._file, self._steps = list(items), SimulatedClock(sandbox), file, steps
         self.clear_number, self.retries, self.deferrable = 0, 0, False
-        self.resend: str | list[str] | None = None
         self.before_retry: Callable[[], object] = lambda: None
         self.at_wait: Callable[[], object] | None = None
         self._tasks: dict[tuple[int, str], FakeTaskInstance] = {}
@@ -86,8 +85,7 @@ class Run:
         def make() -> Any:
             values = {key: value(index) if callable(value) else value for key, value in arguments.items()}
             recipients = {"recipients": RECIPIENTS} if "subject" in values else {}
-            resend = {"resend": self.resend} if self.resend and "subject" in values else {}
-            return operator(task_id=name, deferrable=self.deferrable, **values, **recipients, **resend)
+            return operator(task_id=name, deferrable=self.deferrable, **values, **recipients)
 
         name = operator.__name__
         fresh = FakeTaskInstance(make, self._time, self.retries, task_id=name)
@@ -115,53 +113,6 @@ def test_an_item_that_comes_back_to_its_index_is_not_sent_again(connection, sand
         run.deliver(1)
 
     assert sandbox.sent() == [sent]
-
-
-def test_one_resend_for_all_indexes_sends_the_file_of_one(connection, sandbox, file) -> None:
-    run = Run(sandbox, file, ["A", "B", "C"], steps=True, is_alike=True)
-    for item in run.items:
-        run.file_of(item).write_text(item)
-    before = [run.deliver(index) for index in range(3)]
-    run.resend = before[2]
-    for _ in range(2):
-        run.clear()
-        after = [run.deliver(index) for index in range(3)]
-        assert after[:2] == before[:2]
-        assert sandbox.sent() == [*before, after[2]]
-    assert [each["name"] for each in sandbox.transfer(after[2])["files"]] == ["C.csv"]
-
-
-@pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost memory"])
-def test_an_index_sends_once_its_user_names_all_that_may_be_its_delivery(
-    connection, sandbox, file, is_lost, monkeypatch
-) -> None:
-    run = Run(sandbox, file, ["A", "B"], steps=True, is_alike=True)
-    monkeypatch.setattr(run, "file_of", lambda item: file.parent / item / "report.csv")
-    for item in run.items:
-        run.file_of(item).parent.mkdir()
-        run.file_of(item).write_text(item)
-    before = [run.deliver(index) for index in range(2)]
-    run.file_of("B").write_text("B, corrected")
-    if is_lost:
-        run._tasks[1, "CreateTransferOperator"].store.values.clear()
-    run.clear()
-    run.resend = [before[1]]
-    with pytest.raises(AirflowFailException, match=f"add '{before[0]}' to resend"):
-        run.deliver(1)
-    run.resend.append(before[0])
-    for _ in range(2):
-        run.clear()
-        assert run.deliver(1) == sandbox.sent()[2]
-    assert len(sandbox.sent()) == 3
-
-
-def test_a_resend_that_fails_before_it_creates_anything_does_not_doubt_what_was_sent(deliver, sandbox, file) -> None:
-    task = deliver()
-    sent = task.run()["id"]
-    file.unlink()
-    with pytest.raises(Exception, match=r"report\.csv is not there") as failed:
-        again(task, resend=sent)
-    assert sent not in str(failed.value)
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["one task", "three tasks"])
@@ -218,28 +169,6 @@ def test_a_task_instance_that_is_made_anew_does_not_send_again(deliver, sandbox,
             assert number < tries
             assert sent in str(refused)
     assert sandbox.sent() == [sent]
-
-
-@pytest.mark.parametrize("is_all", [False, True], ids=["the newest record", "all records"])
-def test_a_resend_whose_record_is_lost_while_it_waits_is_not_made_again(deliver, sandbox, is_all) -> None:
-    task = deliver(wait=True, deferrable=True, timeout=600)
-    make = task.make
-    for number in (1, 2):
-        if number == 2:
-            resend = {"resend": sandbox.sent()[0]}
-            task.make = lambda resend=resend: changed(make(), resend)
-            task.clear()
-        task.try_number = number
-        with pytest.raises(TaskDeferred):
-            task._operator().execute(task.context())
-    lost = list(task.store.values) if is_all else ["outbound_transfer_delivery_try_2"]
-    for key in lost:
-        del task.store.values[key]
-
-    with pytest.raises(AirflowFailException, match="(may be|may have sent) this very delivery"):
-        task._operator().resume_execution("__fail__", {"error": "Trigger failure"}, task.context())
-
-    assert len(sandbox.sent()) == 2
 
 
 def test_a_task_that_has_its_old_name_again_does_not_send_elsewhere_what_its_other_name_sent(

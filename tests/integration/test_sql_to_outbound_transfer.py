@@ -27,7 +27,7 @@ from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTr
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.query_databases import CONTACT, DRIVERS, FAILING, ROWS, QueryDatabase, create_contacts
-from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
+from support.tasks import FakeTaskInstance, SimulatedClock, again, hand_on
 
 FORMATS = ["csv", "jsonl", "parquet", "xlsx"]
 
@@ -287,15 +287,11 @@ def test_of_several_results_the_empty_one_is_left_out(
 def test_the_draft_of_an_earlier_try_goes_if_the_result_is_empty_now(
     connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase
 ) -> None:
-    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty="skip", keep_draft=True)
-    with without_credit(sandbox):
-        delivery.run()
+    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty="skip")
+    hand_on(delivery, sandbox)
     sqlite_database.run("DELETE FROM customers")
     with pytest.raises(AirflowSkipException):
         again(delivery)
-    assert "DELETE" not in [call["method"] for call in sandbox.requests()]
-    with pytest.raises(AirflowSkipException):
-        again(delivery, keep_draft=False)
     assert [call["method"] for call in sandbox.requests()].count("DELETE") == 1
     sandbox.assert_nothing_sent()
 

@@ -21,7 +21,7 @@ from outbound_transfer.operators.transfer import (
 )
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.oracle import says_sent
-from support.tasks import FakeTaskInstance, without_credit
+from support.tasks import FakeTaskInstance, hand_on, without_credit
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -57,13 +57,6 @@ def exists(sandbox, transfer_id: str) -> bool:
         return bool(sandbox.transfer(transfer_id)["status"] == "draft")
     except httpx.HTTPStatusError:
         return False
-
-
-def test_a_draft_that_is_to_be_kept_stays(deliver, sandbox, hook) -> None:
-    ti = deliver(keep_draft=True)
-    with without_credit(sandbox):
-        ti.run()
-    assert exists(sandbox, ti.xcoms["transfer_id"])
 
 
 @pytest.mark.parametrize("fails", ["at the first try", "after its retries"])
@@ -127,13 +120,10 @@ def test_a_task_process_that_airflow_has_given_up_attaches_nothing(task, sandbox
 
 
 def test_a_draft_that_holds_the_file_of_another_is_not_continued(deliver, task, sandbox, hook, tmp_path) -> None:
-    ti = deliver(keep_draft=True)
-    with without_credit(sandbox):
-        ti.run()
-    draft = ti.xcoms["transfer_id"]
+    ti = deliver()
+    draft = hand_on(ti, sandbox)
     (other := tmp_path / "other.csv").write_text("of another task")
     task(AttachFilesOperator, "attach", transfer_id=draft, files=str(other)).run()
-    ti.make = deliver().make
     ti.clear()
     assert ti.run()["id"] != draft
     assert not exists(sandbox, draft)
@@ -233,11 +223,11 @@ DISCARDING = """
     with DAG("discarding", schedule=None):
         common = dict(subject="Report", recipients=["ann@example.com"])
         alone = DeliverFilesOperator(task_id="alone", files={report!r}, **common)
-        kept = DeliverFilesOperator(task_id="kept", files={report!r}, keep_draft=True, **common)
+        followed = DeliverFilesOperator(task_id="followed", files={report!r}, **common)
         discard = DiscardTransferOperator(
-            task_id="discard", transfer_id="{{{{ ti.xcom_pull('kept', key='transfer_id') }}}}"
+            task_id="discard", transfer_id="{{{{ ti.xcom_pull('followed', key='transfer_id') }}}}"
         )
-        kept >> discard.as_teardown()
+        followed >> discard.as_teardown()
 
         @task_group
         def steps(recipients):
@@ -258,7 +248,7 @@ def test_a_dag_whose_account_is_out_of_credit_leaves_no_draft(run_dag, connectio
 
     assert run.state == "failed"
     states = run.states()
-    assert {states[name] for name in ("alone", "kept", "steps.send[0]", "steps.send[1]")} == {"failed"}
+    assert {states[name] for name in ("alone", "followed", "steps.send[0]", "steps.send[1]")} == {"failed"}
     assert {states[name] for name in ("discard", "steps.discard[0]", "steps.discard[1]")} == {"success"}
     assert len(filled := filled_drafts(sandbox)) == 4
     assert not [transfer_id for transfer_id in filled if exists(sandbox, transfer_id)]

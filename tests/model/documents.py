@@ -22,12 +22,10 @@ _GENERATED: Final = "<!-- Written by `python -m model --write-docs`. -->"
 _WORDS: Final = {
     "phase": "memory",
     "input": "input",
-    "resend": "`resend` names",
     "by_id": "the service shows",
     "question": "somebody else may have sent it",
     "search": "search",
     "is_outdated": "outdated",
-    "is_approved": "approved",
     "is_wanted": "wanted",
 }
 
@@ -102,9 +100,8 @@ def _limits() -> Iterator[str]:
         yield from _block(pair.broken)
         yield "\nThe same to the task:\n"
         yield from _block(pair.same)
-    yield "\n## What is refused without `resend`\n"
-    yield "With less evidence, a task refuses rather than sends. A clear with `resend` for what the refusal names sends"
-    yield "once more."
+    yield "\n## What is refused\n"
+    yield "With less evidence, a task refuses rather than sends."
     yield "\n| | troubles | what to do |"
     yield "|---|---|---|"
     for limit in limits.OF_A_CLEAR:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from model.shared import SharedExecutor
 from model.tries import Executor, Rules
-from model.troubles import TROUBLES, answers, arrivals, resumes
+from model.troubles import TROUBLES, arrivals, resumes
 from model.world import Event, Run, Slot, Store, World, intern
 
 #: Returns whether a trouble may come in a world.
@@ -23,7 +23,7 @@ Guard: TypeAlias = Callable[[World, str], bool]
 Troubles: TypeAlias = tuple[tuple[str, int], ...]
 
 #: What every user does, and is no trouble.
-USUAL: Final = frozenset({"try", "clear", "clear one", "clear an index", "resend", "resend one"})
+USUAL: Final = frozenset({"try", "clear", "clear one", "clear an index"})
 
 #: What may come between the last checks and the send even if nothing else does: the send itself meets it.
 AT_A_CALL: Final = frozenset(
@@ -53,7 +53,7 @@ class Scenario:
         key = self.rules.keys[0] if self.rules.keys else ""
         slots = tuple(intern(Slot(item, key=key, state="new" if item else "absent")) for item in self.items)
         stores = (intern(Store()),) * (len(slots) + len(self.rules.keys))
-        return World(slots, stores, (), (), (), intern(Run()), (), (0,) * len(self.limits))
+        return World(slots, stores, (), (), (), intern(Run()), (0,) * len(self.limits))
 
 
 class Explorer:
@@ -77,7 +77,6 @@ class Explorer:
                 yield from executor.steps(world, index)
         if only is None:
             yield from resumes(executor, world)
-            yield from answers(executor, world)
             yield from arrivals(executor, world)
         yield from self._troubled(world, None if only is None else world.processes[only].context[:2])
 

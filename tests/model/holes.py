@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from model.explore import Explored, Scenario, explore
 from model.mutants import Mutant
 from model.promises import Promises
-from model.scenarios import APPROVAL, AT_ONCE, INDEXES, KEYS, REDELIVERY, THREE, THREE_INDEXES, scenario
+from model.scenarios import AT_ONCE, INDEXES, KEYS, REDELIVERY, THREE, THREE_INDEXES, scenario
 from model.tries import Rules
 from model.world import World
 from outbound_transfer.delivery.decision import TABLE, Action, Step
@@ -117,11 +117,11 @@ HOLES: Final = (
     _hole(
         "F4",
         "a late discard meets a draft that is continued",
-        "clear, resend one, crash in a call, failure",
+        "clear, crash in a call, failure, other input, first input",
         "discards_handed_on",
         tries=4,
         twice=False,
-        often=("resend one",),
+        at_most=4,
     ),
     _hole("F5", "a given-up try sends while the next one begins", "zombie", "loads_first"),
     _hole(
@@ -177,13 +177,6 @@ HOLES: Final = (
         rules=INDEXES,
         items=("X", "Y"),
         at_most=4,
-    ),
-    _hole(
-        "H1",
-        "an approval counts for whatever was asked last",
-        "clear, other input",
-        "approves_anything",
-        rules=APPROVAL.rules,
     ),
     _hole("fence", "an earlier try writes the memory of a later one", "zombie", "is_unfenced"),
     _hole("hand-over", "a hand-over counts twice", "crash in a call, deferral", "keeps_hand_over"),

@@ -34,7 +34,7 @@ class Limit(NamedTuple):
             name = name_of(failure.troubles)
             is_stated = name in self.sets and scenario in (self.scenarios or ())
             return name if is_stated and ": " not in failure.what else None
-        if failure.promise == 3 or scenario not in (self.scenarios or [scenario]):
+        if scenario not in (self.scenarios or [scenario]):
             return None
         came = {name for name, _ in failure.troubles}
         return next((each for each in self.sets if self.what in failure.what and came.issuperset(_split(each))), None)
@@ -138,11 +138,11 @@ BESIDE_THE_MODEL: Final = (
     "two indexes or tasks send the same in the seconds after the last search",
 )
 
-#: Where a clear without ``resend`` is refused, though it may be that nothing was sent; with ``resend``, it sends.
+#: Where a clear is refused, though it may be that nothing was sent.
 OF_A_CLEAR: Final = (
     Limit(
         "Something else was sent",
-        "trigger a new run, or set `resend`",
+        "trigger a new run",
         ("other input", "other file", "changed source", "first input", "order", "early order"),
         "OTHER_INPUT",
     ),
@@ -154,54 +154,41 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "A mapped task's items have the same people, and files of the same names, and an index has not begun",
-        "clear that index with `resend`, or use a `delivery_key` for each item",
+        "trigger a new run, or use a `delivery_key` for each item",
         ("",),
         "MAY_BE_SENT",
         scenarios=(scenarios.MAPPED_ALIKE, scenarios.MAPPED_EQUAL),
     ),
     Limit(
         "Three tasks, mapped: items have the same people, and files of the same names",
-        "set `resend`, and clear the index's tasks; or deliver in one task",
+        "deliver in one task",
         ("",),
         ": found",
-        scenarios=(scenarios.THREE_MAPPED_RESEND,),
+        scenarios=(scenarios.THREE_MAPPED_ALIKE,),
     ),
     Limit(
-        "The same, and a resend is refused by the task that sends: the draft was made in vain",
-        "add to `resend` what the refusal names",
+        "The same: the draft was made in vain",
+        "nothing: the service removes it after 30 days",
         ("",),
         "a draft is made in vain",
-        scenarios=(scenarios.THREE_MAPPED_RESEND,),
+        scenarios=(scenarios.THREE_MAPPED_ALIKE,),
     ),
     Limit(
         "Three tasks, mapped: an index has sent the item of another",
         "trigger a new run",
         ("order",),
         ": sent",
-        scenarios=(scenarios.THREE_MAPPED_RESEND,),
+        scenarios=(scenarios.THREE_MAPPED_ALIKE,),
     ),
     Limit(
         "The connection leads to another account, or has another user's key",
-        "correct the connection, or look there and set `resend`",
+        "correct the connection; or look there and trigger a new run",
         ("other user", "other account", "early other account", "late other account"),
         "MADE_ELSEWHERE",
     ),
     Limit(
-        "A person was asked about other content: Airflow up to 3.3 goes on showing that",
-        "trigger a new run",
-        ("other input", "first input", "other file", "changed source", "order"),
-        "NOT_APPROVED",
-    ),
-    Limit(
-        "The same: the draft is discarded",
-        "trigger a new run",
-        ("other input", "other file", "changed source", "order"),
-        "a draft is made in vain",
-        scenarios=(scenarios.APPROVAL, scenarios.APPROVED_INDEXES),
-    ),
-    Limit(
         "Another index may have sent it where the connection does not lead any more",
-        "correct the connection, or look there and set `resend`",
+        "correct the connection; or look there and trigger a new run",
         (
             *("failure + new key", "failure + other account", "failure + late other account"),
             *("order + early other account", "new name + new key", "new name + other account"),
@@ -210,7 +197,7 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "Its like was sent, and nothing says by whom",
-        "if it is another delivery, set `resend`",
+        "if it is another delivery, trigger a new run",
         (
             *("lost memory", "lost memory of a key", "memory lost during a send", "memory of a key lost during a send"),
             *("twin", "new name", "order", "early order"),
@@ -220,7 +207,7 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "It was sent, or may have been, and the service does not show it",
-        "look in the service's web application; if it was not sent, set `resend`",
+        "look in the service's web application; if it was not sent, trigger a new run",
         (
             *("deleted transfer", "deleted before it was heard of", "lost memory", "memory lost during a send"),
             "restored service",
@@ -229,13 +216,13 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "Three tasks: what was sent is found by the task that sends",
-        "set `resend`, and clear all three",
+        "trigger a new run",
         ("lost memory", "order", "early order"),
         ": found",
     ),
     Limit(
         "Three tasks: the task that attaches knows the newest draft only",
-        "set `resend`, and clear all three",
+        "trigger a new run",
         ("",),
         "task 1, v1: sent",
     ),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from model.explore import Explored, Scenario, explore
 from model.promises import Promises
-from model.scenarios import ALL, APPROVAL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, RESEND_AGAIN, THREE, scenario
+from model.scenarios import ALL, FOUND, INDEXES, MAPPED_ALONE, REDELIVERY, THREE, scenario
 from outbound_transfer.delivery.decision import TABLE, Action, Decision, Reason, Rule, Step
 
 #: What a rule may wrongly say instead.
@@ -21,12 +21,7 @@ _WRONG: Final[dict[Action, tuple[Action | Reason, ...]]] = {
     Action.RESUME: (Action.DISCARD, Action.CREATE),
     Action.DISCARD: (Action.RESUME, Action.FORGET, Action.RETURN),
     Action.FORGET: (Reason.IN_DOUBT, Action.RETURN),
-    Action.SUPERSEDE: (Action.CREATE, Action.FORGET, Action.DISREGARD),
-    Action.DISREGARD: (Action.FORGET, Action.SUPERSEDE, Reason.IN_DOUBT),
-    Action.REVERT: (Action.CREATE, Action.FORGET),
     Action.CHECK: (Action.SEND,),
-    Action.CHECK_APPROVAL: (Action.SEND,),
-    Action.AWAIT_APPROVAL: (Action.SEND,),
     Action.CONFIRM: (Action.SEND,),
     Action.RETURN: (Action.CREATE, Action.FORGET, Reason.OTHER_INPUT),
     Action.REFUSE: (Action.RETURN, Action.FORGET, Action.CREATE),
@@ -98,14 +93,12 @@ MAX_WORLDS: Final = 12_000
 
 #: Small scenarios that show most changes: with few troubles, the worlds are few that need the rule.
 SMALL: Final = (
-    scenario("a resend that fails", "clear, resend one, crash, failure", at_most=1, twice=False),
-    scenario("a clear of another", "clear one, resend one, resend for another, crash", twice=False),
+    scenario("a clear", "clear, crash, failure", at_most=1, twice=False),
     scenario("a find and a deletion", "clear, lost memory, deleted transfer", tries=4),
-    scenario("a deletion and a resend", "clear, resend one, crash, deleted transfer", twice=False),
-    scenario("a move", "clear, resend one, failure, other account", twice=False),
-    scenario("other input at once", "clear, resend one, failure, other input", twice=False),
+    scenario("a deletion", "clear, crash, deleted transfer", twice=False),
+    scenario("a move", "clear, failure, other account", twice=False),
+    scenario("other input at once", "clear, failure, other input", twice=False),
     MAPPED_ALONE,
-    RESEND_AGAIN,
     FOUND,
     scenario(
         "an index that may have been sent elsewhere",
@@ -118,8 +111,7 @@ SMALL: Final = (
     scenario("two indexes at once", "wait, failure, order", INDEXES, ("X", "Y"), at_most=3, twice=False),
     scenario("a try that is given up", "zombie, wait", twice=False),
     scenario("a pickup", "wait, pickup", REDELIVERY.rules, twice=False),
-    scenario("an approval that is missing", "failure, wait", APPROVAL.rules, twice=False),
-    scenario("a draft that a task removes", "clear, resend, removed by a task", THREE, ("X", "v1", "X"), tries=5),
+    scenario("a draft that a task removes", "clear, removed by a task", THREE, ("X", "v1", "X"), tries=5),
 )
 
 

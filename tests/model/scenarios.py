@@ -8,7 +8,7 @@ from model.explore import Guard, Scenario
 from model.tries import Rules
 
 #: What may come more than once.
-_TWICE: Final = frozenset({"crash", "crash in a call", "zombie", "wait", "resend one"})
+_TWICE: Final = frozenset({"crash", "crash in a call", "zombie", "wait"})
 
 _ONE: Final = Rules()
 INDEXES: Final = Rules(kinds=("deliver", "deliver"), is_mapped=True)
@@ -43,24 +43,18 @@ def scenario(
 
 _PROCESS: Final = "crash, crash in a call, zombie, wait, lost response, failure, deferral, failure for good"
 _LOST: Final = (
-    "clear, resend one, crash, crash in a call, zombie, failure, lost memory, memory lost during a send, other input, "
+    "clear, crash, crash in a call, zombie, failure, lost memory, memory lost during a send, other input, "
     "other user, twin, deleted transfer, deleted before it was heard of"
 )
 
 ONE_TASK: Final = scenario("one task", f"clear, {_PROCESS}", at_most=3)
-RESEND: Final = scenario("resend", "clear, resend one, crash, crash in a call, failure, zombie", tries=4)
-RESEND_AGAIN: Final = scenario("resend, and again", "clear, resend one, crash, failure", tries=4)
-RESEND_ANY: Final = scenario(
-    "a resend of this or that",
-    "clear one, resend one, crash, failure, twin, lost memory, resend for another",
-)
 INPUT: Final = scenario(
     "other input",
-    "clear, resend one, crash, crash in a call, zombie, failure, other input, first input, other file",
+    "clear, crash, crash in a call, zombie, failure, other input, first input, other file",
 )
 MOVED: Final = scenario(
     "a connection that leads elsewhere",
-    "clear, resend one, crash, crash in a call, zombie, failure, new key, other user, other account, first scope",
+    "clear, crash, crash in a call, zombie, failure, new key, other user, other account, first scope",
 )
 LOST: Final = scenario("lost memory", f"{_LOST}, other account")
 ROW: Final = scenario("lost memory in a table", _LOST, Rules(is_row=True))
@@ -89,31 +83,24 @@ MAPPED: Final = scenario(
     tries=4,
     twice=False,
 )
-MAPPED_RESEND: Final = scenario(
-    "a mapped task, and a resend",
-    "clear one, resend, failure, order, lost memory",
-    INDEXES,
-    ("X", "Y"),
-    twice=False,
-)
 MAPPED_CHANGED: Final = scenario(
-    "a mapped task, a resend, and a changed source",
-    "resend one, failure, order, changed source",
+    "a mapped task, and a changed source",
+    "clear one, failure, order, changed source",
     INDEXES,
     ("Y", "X"),
     twice=False,
     at_most=3,
 )
 MAPPED_ALIKE: Final = scenario(
-    "a mapped task whose items have the same people, and a resend",
-    "clear one, resend, failure, order, lost memory",
+    "a mapped task whose items have the same people",
+    "clear one, failure, order, lost memory",
     INDEXES,
     ("X", "V"),
     twice=False,
 )
 MAPPED_EQUAL: Final = scenario(
-    "a mapped task whose files have the same sizes, and a resend",
-    "clear one, resend, order, lost memory",
+    "a mapped task whose files have the same sizes",
+    "clear one, order, lost memory",
     INDEXES,
     ("X", "W"),
     twice=False,
@@ -145,7 +132,7 @@ CLOCKS: Final = scenario(
 )
 MAPPED_ALONE: Final = scenario(
     "a mapped task of one item",
-    "clear, resend one, crash, wait, failure, twin",
+    "clear, crash, wait, failure, twin",
     Rules(is_mapped=True),
     twice=False,
     at_most=3,
@@ -170,7 +157,7 @@ RENAMED: Final = scenario(
 )
 RENAMED_TWICE: Final = scenario(
     "a task that is renamed and named back",
-    "clear one, resend one, failure, new name, former name",
+    "clear one, failure, new name, former name",
     Rules(kinds=("deliver", "deliver")),
     ("X", ""),
     twice=False,
@@ -186,24 +173,6 @@ REDELIVERY_AT_ONCE: Final = scenario(
     "clear, crash, zombie, wait, pickup, pickup after the check",
     Rules(is_redelivery=True, is_instant=False),
 )
-APPROVAL: Final = scenario(
-    "an approval",
-    "clear, resend one, crash, crash in a call, zombie, wait, failure, other input, first input, other file, "
-    "lost memory, rejection",
-    Rules(needs_approval=True),
-)
-APPROVED_INDEXES: Final = scenario(
-    "a mapped task, and approvals",
-    "clear one, failure, order, changed source",
-    Rules(kinds=("deliver", "deliver"), is_mapped=True, needs_approval=True),
-    ("X", "Y"),
-    twice=False,
-)
-APPROVED_REDELIVERY: Final = scenario(
-    "a redelivery, and approvals",
-    "clear, crash, wait, failure, pickup",
-    Rules(is_redelivery=True, needs_approval=True),
-)
 THREE_TASKS: Final = scenario(
     "three tasks",
     "clear, clear one, crash, crash in a call, zombie, wait, failure, lost memory, restored service, "
@@ -211,15 +180,6 @@ THREE_TASKS: Final = scenario(
     THREE,
     ("X", "v1", "X"),
     tries=5,
-    at_most=1,
-)
-THREE_RESEND: Final = scenario(
-    "three tasks, and a resend",
-    "clear, resend, crash, failure, lost memory, removed by a task",
-    THREE,
-    ("X", "v1", "X"),
-    tries=6,
-    twice=False,
     at_most=1,
 )
 THREE_AT_ONCE: Final = scenario(
@@ -238,9 +198,9 @@ THREE_MAPPED: Final = scenario(
     often=("failure",),
     at_most=3,
 )
-THREE_MAPPED_RESEND: Final = scenario(
-    "three tasks, mapped, and a resend",
-    "clear an index, resend, order",
+THREE_MAPPED_ALIKE: Final = scenario(
+    "three tasks, mapped, whose items have the same people",
+    "clear an index, order",
     THREE_INDEXES,
     ("X", "X", "V", "V"),
     tries=8,
@@ -249,18 +209,18 @@ THREE_MAPPED_RESEND: Final = scenario(
 )
 KEY: Final = scenario(
     "a delivery key",
-    "clear, resend one, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, "
+    "clear, crash, crash in a call, zombie, wait, failure, deferral, key change, key removed, "
     "lost memory of a key, memory of a key lost during a send, older memory of a key",
     KEYS,
 )
 KEY_GIVEN: Final = scenario(
     "a key is given",
-    "clear, resend one, crash, crash in a call, zombie, failure, key given, key removed",
+    "clear, crash, crash in a call, zombie, failure, key given, key removed",
     Rules(keys=("", "k")),
 )
 KEY_SHARED: Final = scenario(
     "two tasks with one key",
-    "clear one, resend one, crash, zombie, failure, lost memory of a key, memory of a key lost during a send",
+    "clear one, crash, zombie, failure, lost memory of a key, memory of a key lost during a send",
     Rules(kinds=("deliver", "deliver"), keys=("k", "l")),
     ("X", "X"),
     tries=4,

@@ -39,9 +39,7 @@ def pair_of(scenario: Scenario, name: str) -> Pair:
     :param name: of the troubles; see :func:`name_of`.
     """
     troubles = name.split(" + ")
-    listed = {
-        each: scenario.limits[each] for each in scenario.limits if each in ("clear", "clear one", "resend", *troubles)
-    }
+    listed = {each: scenario.limits[each] for each in scenario.limits if each in ("clear", "clear one", *troubles)}
     limits = {"try": 3, "crash": 1, **listed} if "send" not in scenario.rules.kinds else {"try": 5, **listed}
     small = replace(scenario, limits=limits, at_most=len(troubles) + 1)
     explored, explorer = explore(small, lambda *_: iter(())), Explorer(small)

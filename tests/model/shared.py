@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from model.tries import Executor, is_visible, newest_first, writer_of
 from model.world import (
     MEMORIES,
-    NEW_RUN,
     PEOPLE,
     SIZES,
     Context,
@@ -56,17 +55,12 @@ class SharedExecutor(Executor):
         is_of_create = self.rules.kinds[process.context.slot] == "create"
         if state == "success" and is_of_create and self._has_other_files(world, result, process):
             number = process.context.slot
-            changes["slots"] = replaced(world.slots, number, change(world.slots[number], named=NEW_RUN))
+            changes["slots"] = replaced(world.slots, number, change(world.slots[number], named=str(result)))
             return super()._end(event, world, index, "refused", **changes)
         if state == "success" and is_of_create:
-            memory = MEMORIES[process.memory]
-            superseded = tuple(map(int, memory.superseded_ids()))
-            resend = process.context.resend
-            question = memory.question.name if memory.question else ""
-            number, published = (
-                process.context.slot,
-                (result, process.context.item, question, superseded, resend),
-            )
+            question = MEMORIES[process.memory].question
+            number = process.context.slot
+            published = (result, process.context.item, question.name if question else "")
             changes["slots"] = replaced(world.slots, number, change(world.slots[number], published=published))
         return super()._end(event, world, index, state, result, **changes)
 
@@ -228,14 +222,13 @@ class SharedExecutor(Executor):
 
     def _search_shared(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         context = process.context
-        _, item, _, superseded, resend = _published(context)
-        known = {str(self.draft(process)), *map(str, superseded), *resend}
+        item = _published(context)[1]
         is_exact = self._question(process) is Likeness.EXACT
         found = next(
             (
                 number
                 for number, each in newest_first(world)
-                if each.status == "sent" and is_visible(each, context.connection) and str(number) not in known
+                if each.status == "sent" and is_visible(each, context.connection) and number != self.draft(process)
                 if SIZES.get(each.item) == SIZES[item]
                 or (not is_exact and each.item and PEOPLE[each.item] == PEOPLE[item])
             ),

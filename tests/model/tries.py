@@ -15,10 +15,8 @@ from msgspec.structs import replace
 
 from model.world import (
     CONNECTIONS,
-    DELIVERY,
     GONE,
     MEMORIES,
-    NEW_RUN,
     PEOPLE,
     SIZES,
     Context,
@@ -45,7 +43,6 @@ from outbound_transfer.delivery.decision import (
     Input,
     Phase,
     Reason,
-    Resend,
     Search,
     Step,
     decide,
@@ -65,9 +62,6 @@ _STORES: Final = (
     "DISCARDED",
     "HEARD",
     "FORGET",
-    "SUPERSEDE",
-    "DISREGARD",
-    "REVERT",
     "CREATE",
     "RESUME",
     "WITHDRAW",
@@ -89,7 +83,6 @@ class Rules(NamedTuple):
 
     :ivar kinds: of each task: deliver (one task does all), or create, attach and send.
     :ivar keys: the delivery keys that tasks may have; the first is theirs at first.
-    :ivar needs_approval: a person approves what is sent.
     :ivar is_row: a task's memory is one row; otherwise each try has a record of its own.
     :ivar is_instant: nothing happens between the last checks and the send, which are milliseconds apart.
     :ivar checks_once: before the first attempt at the send only.
@@ -107,7 +100,6 @@ class Rules(NamedTuple):
     :ivar forgets_read: that a read shows it sent is not stored.
     :ivar keeps_checks: what was asked before a wait among the checks is not asked again.
     :ivar asks_after_waits: three tasks, mapped: a retry, and a run that was cleared, do not open the question.
-    :ivar approves_anything: an answer counts as one about what was asked last.
     :ivar attaches_unasked: three tasks: files are removed and uploaded without asking whether the try is still wanted.
     """
 
@@ -115,8 +107,6 @@ class Rules(NamedTuple):
     keys: tuple[str, ...] = ()
     is_mapped: bool = False
     is_redelivery: bool = False
-    needs_approval: bool = False
-    approves_anything: bool = False
     is_row: bool = False
     is_instant: bool = True
     checks_once: bool = False
@@ -198,8 +188,7 @@ class Executor:
     def is_checked(self, process: Process) -> bool:
         """Return whether a process has made a check for its next attempt at the send."""
         has_checked = self.rules.is_redelivery and process.outdated == "NO"
-        has_asked = self.rules.needs_approval and process.approved == "YES"
-        return process.wanted == "YES" or process.search == "NONE" or has_checked or has_asked
+        return process.wanted == "YES" or process.search == "NONE" or has_checked
 
     def call(self, world: World, process: Process) -> tuple[str, int, str] | None:
         """Return the call with an effect on a draft that a process is at; None if it is at none."""
@@ -233,20 +222,17 @@ class Executor:
         return Evidence(
             phase=memory.phase,
             input=Input.OTHER if is_settling else input_evidence(memory, process.context, is_shared=is_shared),
-            resend=memory.what_names(() if is_settling else process.context.resend),
             by_id=ById[process.by_id],
             question=not is_settling and memory.question is not None and is_asked,
             search=Search[process.search],
             is_outdated=Check[process.outdated],
-            is_approved=Check[process.approved],
             is_wanted=Check[process.wanted],
         )
 
     def _decide(self, process: Process) -> Process:
         """Return the process with what it does next, as the table says."""
         memory = MEMORIES[process.memory]
-        is_withdrawn = memory.what_names(()) is Resend.WITHDRAWN
-        if process.mode == "settle" and memory.phase is Phase.EMPTY and not is_withdrawn:
+        if process.mode == "settle" and memory.phase is Phase.EMPTY:
             return change(process, next="SETTLED")
         action, reason = decide(Step[process.step], self.evidence(process))
         if process.mode == "settle" and action is Action.REFUSE:
@@ -336,18 +322,12 @@ class Executor:
         is_of_key = bool(transfer.key) and transfer.key == context.key
         if transfer.maker not in (context.slot, *self.upstream(context.slot)) and not is_of_key:
             return "a task succeeds, and returns what another has sent"
-        if str(result) in (context.published[4] if context.published else context.resend):
-            return "a task is to send once more, and returns what was sent before"
         return ""
 
-    def _named(self, process: Process) -> str:
-        """Return what the text of a refusal says that ``resend`` may name, or another way out."""
-        memory = MEMORIES[process.memory]
-        if process.then in ("OTHER_KEY", "NOT_APPROVED"):
-            return NEW_RUN
-        if process.then == "CANNOT_SEARCH":
-            return memory.scope.account
-        return str(process.found) if process.found >= 0 else memory.draft_id
+    @staticmethod
+    def _named(process: Process) -> str:
+        """Return the transfer that the text of a refusal names."""
+        return str(process.found) if process.found >= 0 else MEMORIES[process.memory].draft_id
 
     def _untrue(self, world: World, process: Process) -> str:
         """Return what is wrong about what a refusal says; "" if it is so."""
@@ -431,7 +411,6 @@ class Executor:
             is_complete=is_complete,
             is_again=context.is_resumed,
             outdated=self._not_checked,
-            approved=self._not_asked,
         )
         event = event._replace(detail=MEMORIES[memory].phase.value + ("" if is_complete else ", a memory is missing"))
         after = store if self.rules.loads_first else change(store, claim=context.number)
@@ -445,17 +424,7 @@ class Executor:
             self._event(process, "stores what it begins with"),
             world._replace(stores=replaced(world.stores, number, after)),
         )
-        if other := self._not_approved(process):
-            return self._go(event, world, index, other)
         return self._go(event, world, index, self._located(process, MEMORIES[process.own]))
-
-    def _not_approved(self, process: Process) -> Process | None:
-        """Return the process that discards its draft, as a person has rejected it, or has approved another."""
-        answer, _, asked = process.context.answer.partition(" of ")
-        if not process.context.is_rejected and (answer == asked or self.rules.approves_anything):
-            return None
-        is_draft = MEMORIES[process.memory].phase in (Phase.DRAFT, Phase.HANDED_ON)
-        return change(process, next=self.discarding(process) if is_draft else "REFUSE", then="NOT_APPROVED")
 
     def _located(self, process: Process, own: Memory) -> Process:
         """Return the process with what it has to settle first, if the task has worked elsewhere."""
@@ -468,10 +437,6 @@ class Executor:
         if not before.delivery_key and not self.rules.ignores_key:
             return self.decide(change(process, mode="settle"))
         return change(process, next="CLAIM_KEY")
-
-    @property
-    def _not_asked(self) -> str:
-        return "OPEN" if self.rules.needs_approval else "YES"
 
     @property
     def _not_checked(self) -> str:
@@ -553,16 +518,16 @@ class Executor:
         row = world.stores[number]
         event = self._event(process, "claims its key")
         newest = row.records[-1][1] if row.records else -1
-        if row.is_sent and MEMORIES[newest].draft_id not in context.resend:
+        if row.is_sent:
             process = change(process, store=number, claim=row.claim, memory=newest, mode="deliver")
             return self._decided(event._replace(detail="it is sent"), world, index, process)
         is_active = row.owner not in (-1, context.slot) and world.slots[row.owner].state in _ACTIVE
-        if is_active and not row.is_sent:
+        if is_active:
             return self._end(event._replace(detail="it is in use"), world, index, "failed")
         is_complete = newest >= 0 or not was_here
         memory = self.begun(newest, context, is_complete=is_complete, is_keyed=True, question=question)
         process = change(process, store=number, claim=row.claim + 1, memory=remember(memory), is_complete=is_complete)
-        claimed = self._stored(row, process, process.memory, claim=process.claim, owner=context.slot, is_sent=False)
+        claimed = self._stored(row, process, process.memory, claim=process.claim, owner=context.slot)
         world = world._replace(stores=replaced(world.stores, number, claimed))
         return self._go(event, world, index, self.prepared(process))
 
@@ -612,7 +577,7 @@ class Executor:
     def _search(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         found = self._find(world, process)
         search = "NONE" if found < 0 else "FOUND"
-        if self._cannot_search(process) and MEMORIES[process.memory].scope.account not in process.context.resend:
+        if self._cannot_search(process):
             search, found = "IMPOSSIBLE", -1
         event = self._event(process, "searches", search.lower())
         memory = MEMORIES[process.memory]
@@ -634,10 +599,13 @@ class Executor:
         if world.run.is_clock_behind:
             return -1
         memory, context = MEMORIES[process.memory], process.context
-        known = {memory.draft_id, *memory.superseded_ids(), *context.resend}
         is_exact = memory.question is Likeness.EXACT
         for number, transfer in newest_first(world):
-            if transfer.status != "sent" or str(number) in known or not is_visible(transfer, context.connection):
+            if (
+                transfer.status != "sent"
+                or str(number) == memory.draft_id
+                or not is_visible(transfer, context.connection)
+            ):
                 continue
             is_keyed = bool(context.key) and transfer.key not in ("", context.key)
             if is_keyed and world.stores[self._rule(transfer.key)].is_sent:
@@ -692,26 +660,14 @@ class Executor:
             search="NOT_SEARCHED",
             wanted="OPEN",
             outdated=self._not_checked,
-            approved=self._not_asked,
             found=-1,
             is_writer=False,
         )
 
-    def _store(self, world: World, index: int, process: Process, action: Action, **known: Any) -> tuple[Event, World]:
-        world, process = self._save(world, process, self._after(process, action, **known))
-        return self._decided(self._event(process, f"stores: {action.value}"), world, index, self._reset(process))
-
     def _forget(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        return self._store(world, index, process, Action.FORGET)
-
-    def _supersede(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        return self._store(world, index, process, Action.SUPERSEDE)
-
-    def _disregard(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        return self._store(world, index, process, Action.DISREGARD)
-
-    def _revert(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        return self._store(world, index, process, Action.REVERT)
+        world, process = self._save(world, process, self._after(process, Action.FORGET))
+        event = self._event(process, f"stores: {Action.FORGET.value}")
+        return self._decided(event, world, index, self._reset(process))
 
     # The draft.
 
@@ -777,40 +733,14 @@ class Executor:
             process = change(
                 process, memory=remember(replace(memory, question=Likeness.EXACT.or_wider(memory.question)))
             )
-        unknown = {"outdated": self._not_checked, "approved": self._not_asked}
-        process = change(process, search="NOT_SEARCHED", wanted="OPEN", is_late=False, **unknown)
+        unknown = {"search": "NOT_SEARCHED", "outdated": self._not_checked, "wanted": "OPEN"}
+        process = change(process, is_late=False, **unknown)
         return self._decided(event, world, index, process)
 
     def _check(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         is_outdated = world.transfers[self.draft(process)].is_outdated
         event = self._event(process, "checks who has picked up", "somebody" if is_outdated else "nobody")
         return self._decided(event, world, index, change(process, outdated="YES" if is_outdated else "NO"))
-
-    def _check_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        """Read the draft again, and compare it with what a person has approved since the task was cleared."""
-        draft, context = world.transfers[self.draft(process)], process.context
-        event = self._event(process, "compares the draft with what was approved")
-        if draft.status not in ("draft", "sent") or draft.item != MEMORIES[process.memory].identity:
-            return self._close(event._replace(detail="it is gone"), world, index, process, "failed")
-        content = content_of(MEMORIES[process.memory])
-        is_approved = world.slots[context.slot].approved == (content, context.clear_number)
-        approved = "YES" if is_approved or draft.status == "sent" else "NO"
-        return self._decided(event._replace(detail=approved.lower()), world, index, change(process, approved=approved))
-
-    def _await_approval(self, world: World, index: int, process: Process) -> tuple[Event, World]:
-        """Hand the draft on, and ask a person: who is shown what the first try has asked."""
-        slot, content = world.slots[process.context.slot], content_of(MEMORIES[process.memory])
-        event = self._event(process, "waits for a person")
-        if self.is_current(world, process):
-            asking = change(slot, shown=slot.shown or content, asked=content)
-            world = world._replace(slots=replaced(world.slots, process.context.slot, asking))
-        return self._close(event, world, index, process, "awaiting")
-
-    @staticmethod
-    def is_current(world: World, process: Process) -> bool:
-        """Return whether Airflow still runs the try of a process."""
-        slot = world.slots[process.context.slot]
-        return slot.state == "running" and slot.tries == process.context.number
 
     def _confirm(self, world: World, index: int, process: Process) -> tuple[Event, World]:
         slot = world.slots[process.context.slot]
@@ -828,31 +758,11 @@ class Executor:
         if status == "draft":
             if self.rules.is_instant and world.slots[process.context.slot].state != "running":
                 world = world._replace(broken="a try that Airflow has given up sends")
-            elif self.rules.needs_approval and not self._is_approved(world, process):
-                world = world._replace(broken="nobody has approved what is sent")
-            elif self._is_unasked(world, process):
-                world = world._replace(broken="a task sends once more, and resend names nothing that it has sent")
             return self._end(event, self._heard_of(self.sent(world, number), process), index, "success", number)
         if status == "sent":
             world = self._heard_of(world, process)
             return self._end(event._replace(detail=f"{number}: 409, it was sent"), world, index, "success", number)
         return self._end(event._replace(detail=f"{number}: 404, it fails"), world, index, "failed")
-
-    def _is_approved(self, world: World, process: Process) -> bool:
-        context, item = process.context, world.transfers[self.draft(process)].item
-        content = content_of(MEMORIES[process.memory], item)
-        return (content, context.clear_number) in world.slots[context.slot].answers
-
-    def _is_unasked(self, world: World, process: Process) -> bool:
-        """Return whether a task, or its key, has sent the item before, and ``resend`` names nothing that was sent."""
-        draft, context = world.transfers[self.draft(process)], process.context
-        resend = context.published[4] if context.published else context.resend
-        sent = {
-            str(number): DELIVERY[each.item] == DELIVERY[draft.item]
-            for number, each in enumerate(world.transfers)
-            if each.status in ("sent", "hidden") and each.key == draft.key and (each.key or each.maker == draft.maker)
-        }
-        return any(sent.values()) and sent.keys().isdisjoint(resend) and all(map(str.isdigit, resend))
 
     # What a trouble makes a process do.
 
@@ -906,14 +816,6 @@ def writer_of(context: Context, *, is_keyed: bool = False) -> Writer:
 
 
 _COMPARED: Final[dict[tuple[int, str, str, bool, bool], Input]] = {}
-
-
-def content_of(memory: Memory, item: str = "") -> str:
-    """Return what a person is shown of a draft, which says whether it is sent once more.
-
-    :param item: that the draft has, if it may be another than the task remembers.
-    """
-    return f"{item or memory.identity}, once more" if memory.superseded else item or memory.identity
 
 
 def input_evidence(memory: Memory, context: Context, *, is_shared: bool) -> Input:

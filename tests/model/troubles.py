@@ -11,7 +11,6 @@ from model.shared import BEGINS
 from model.tries import Executor, Steps, gone
 from model.world import (
     MEMORIES,
-    NEW_RUN,
     Context,
     Event,
     Process,
@@ -36,7 +35,6 @@ _FAILING: Final = (
     "CREATE",
     "FILL",
     "CHECK",
-    "CHECK_APPROVAL",
     "SEND",
     "UPLOAD",
     "REMOVE",
@@ -44,7 +42,7 @@ _FAILING: Final = (
 
 
 #: The calls that ask, right before the send, what must hold for it. A wait may come between two of each.
-_CHECKS: Final = ("SEARCH", "CHECK", "CHECK_APPROVAL", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
+_CHECKS: Final = ("SEARCH", "CHECK", "CONFIRM", "SEARCH_SHARED", "CONFIRM_SHARED")
 
 
 def starts(executor: Executor, world: World) -> Steps:
@@ -54,13 +52,8 @@ def starts(executor: Executor, world: World) -> Steps:
             yield start(executor, world, number)
 
 
-def start(
-    executor: Executor, world: World, number: int, *, is_resumed: bool = False, answer: str = ""
-) -> tuple[Event, World]:
-    """Return the world in which a try has started; Airflow has removed what its task had returned.
-
-    :param answer: what a person has answered whom it has asked.
-    """
+def start(executor: Executor, world: World, number: int, *, is_resumed: bool = False) -> tuple[Event, World]:
+    """Return the world in which a try has started; Airflow has removed what its task had returned."""
     slot, run = world.slots[number], world.run
     upstream = [world.slots[each] for each in executor.upstream(number)]
     tries = slot.tries if is_resumed else slot.tries + 1
@@ -70,21 +63,17 @@ def start(
         item=slot.item,
         max_tries=slot.cleared,
         clear_number=run.clear_number,
-        resend=run.resend,
         connection=run.connection,
         key=slot.key,
         is_resumed=is_resumed,
         has_other_tasks=run.has_other_tasks,
         published=upstream[0].published if upstream else None,
         attached=upstream[-1].attached if upstream else "",
-        answer=answer,
-        is_rejected=slot.rejected == run.clear_number,
     )
     process = intern(Process(intern(context), BEGINS[executor.kind(number)], is_again=is_resumed))
     running = change(slot, tries=tries, state="running", published=None, attached="")
-    detail = slot.item + (f", resend={' and '.join(run.resend)}" if run.resend else "")
     return (
-        Event((number, tries), "goes on after its deferral" if is_resumed else "starts", detail),
+        Event((number, tries), "goes on after its deferral" if is_resumed else "starts", slot.item),
         world._replace(
             slots=replaced(world.slots, number, running),
             processes=tuple(sorted((*world.processes, process), key=lambda each: each.context[:2])),
@@ -99,69 +88,23 @@ def resumes(executor: Executor, world: World) -> Steps:
             yield start(executor, world, number, is_resumed=True)
 
 
-def answers(executor: Executor, world: World) -> Steps:
-    """Let a person approve what Airflow shows of a task that waits for it."""
-    for number, slot in enumerate(world.slots):
-        if slot.state == "awaiting":
-            yield approve(executor, world, number)
-
-
-def approve(executor: Executor, world: World, number: int) -> tuple[Event, World]:
-    """Return the world in which a task goes on with the approval of what Airflow shows."""
-    slot, clears = world.slots[number], world.run.clear_number
-    given = (*slot.answers, (slot.shown, clears))
-    is_of_asked = slot.shown == slot.asked or executor.rules.approves_anything
-    approved = (slot.asked, clears) if is_of_asked else slot.approved
-    answered = change(slot, answers=tuple(sorted(set(given))), approved=approved)
-    world = world._replace(slots=replaced(world.slots, number, answered))
-    event, world = start(executor, world, number, is_resumed=True, answer=f"{slot.shown} of {slot.asked}")
-    return event._replace(what=f"a person approves {slot.shown}, and it goes on"), world
-
-
-def reject(executor: Executor, world: World) -> Steps:
-    """Let a person reject what a task waits for."""
-    for number, slot in enumerate(world.slots):
-        if slot.state == "awaiting":
-            rejected = change(slot, rejected=world.run.clear_number)
-            known = world._replace(slots=replaced(world.slots, number, rejected))
-            event, after = start(executor, known, number, is_resumed=True)
-            yield event._replace(what="a person rejects it, and it goes on"), after
-
-
-def clear(world: World, numbers: tuple[int, ...], resend: tuple[str, ...] = ()) -> World:
-    """Return the world in which a user has cleared some tasks of the run.
-
-    :param resend: what the DAG gives as ``resend`` from then on.
-    """
+def clear(world: World, numbers: tuple[int, ...]) -> World:
+    """Return the world in which a user has cleared some tasks of the run."""
     slots = list(world.slots)
     for number in numbers:
         slot = slots[number]
         slots[number] = change(slot, state="queued", cleared=slot.cleared + 1, result=-1, named="")
-    return naming(world._replace(slots=tuple(slots)), resend)
-
-
-def naming(world: World, resend: tuple[str, ...]) -> World:
-    """Return the world in which something was cleared, and the DAG gives ``resend``."""
-    run = change(world.run, clear_number=world.run.clear_number + 1, resend=resend)
-    return world._replace(run=run, named=tuple(sorted({*world.named, *resend})))
-
-
-def _can_be_named(world: World) -> list[tuple[str, ...]]:
-    """Return what a user may give as ``resend``: what was sent, or a refusal names, alone or beside what is given."""
-    sent = {str(number) for number, each in enumerate(world.transfers) if each.status in ("sent", "hidden")}
-    names = sorted(sent | {slot.named for slot in world.slots if slot.named not in ("", NEW_RUN)})
-    given = world.run.resend
-    alone: list[tuple[str, ...]] = [(name,) for name in names]
-    return alone + [(*given, name) for name in names if given and name not in given]
+    run = change(world.run, clear_number=world.run.clear_number + 1)
+    return world._replace(slots=tuple(slots), run=run)
 
 
 def clearable(world: World) -> tuple[int, ...]:
     """Return the tasks that have run, and do not run now."""
-    idle = ("queued", "failed", "refused", "success", "awaiting")
+    idle = ("queued", "failed", "refused", "success")
     return tuple(number for number, slot in enumerate(world.slots) if slot.state in idle and slot.tries)
 
 
-def _clears(*, is_resend: bool, which: str = "all") -> Trouble:
+def _clears(which: str) -> Trouble:
     def clears(executor: Executor, world: World) -> Steps:
         cleared = clearable(world)
         choices = {
@@ -171,19 +114,9 @@ def _clears(*, is_resend: bool, which: str = "all") -> Trouble:
         }
         for numbers in choices[which]:
             names = " and ".join(f"task {number}" for number in numbers)
-            for resend in _can_be_named(world) if is_resend else [()]:
-                how = f" with resend={' and '.join(resend)}" if resend else ""
-                yield Event(None, f"a user clears {names}{how}"), clear(world, numbers, resend)
+            yield Event(None, f"a user clears {names}"), clear(world, numbers)
 
     return clears
-
-
-def clear_another(executor: Executor, world: World) -> Steps:
-    """Clear another task of the run, with a DAG that gives ``resend``: here, only the run's number changes."""
-    for resend in _can_be_named(world):
-        if resend != world.run.resend:
-            what = f"a user sets resend={' and '.join(resend)}, and clears another task"
-            yield Event(None, what), naming(world, resend)
 
 
 def _live(world: World) -> Iterator[int]:
@@ -497,12 +430,9 @@ def arrivals(executor: Executor, world: World) -> Steps:
 #: What a scenario may allow, by its name.
 TROUBLES: Final[dict[str, Trouble]] = {
     "try": starts,
-    "clear": _clears(is_resend=False),
-    "clear one": _clears(is_resend=False, which="one"),
-    "clear an index": _clears(is_resend=False, which="index"),
-    "resend": _clears(is_resend=True),
-    "resend one": _clears(is_resend=True, which="one"),
-    "resend for another": clear_another,
+    "clear": _clears("all"),
+    "clear one": _clears("one"),
+    "clear an index": _clears("index"),
     "crash": crash,
     "crash in a call": crash_in_call,
     "zombie": give_up,
@@ -544,5 +474,4 @@ TROUBLES: Final[dict[str, Trouble]] = {
     "pickup after the check": _picks_up(is_checked=True),
     "restored service": restore,
     "removed by a task": remove_draft,
-    "rejection": reject,
 }

@@ -121,11 +121,8 @@ class Store(NamedTuple):
 
 # Airflow.
 
-#: What a refusal says that a user may do who wants to deliver nevertheless, and not by ``resend``.
-NEW_RUN: Final = "a new run"
-
 #: What a task that creates a draft returns; see :class:`Slot`.
-Published: TypeAlias = tuple[int, str, str, tuple[int, ...], tuple[str, ...]]
+Published: TypeAlias = tuple[int, str, str]
 
 
 @_by_identity
@@ -137,17 +134,11 @@ class Slot(NamedTuple):
     :ivar cleared: how often it was cleared.
     :ivar state: new, queued, running, deferred, failed (Airflow retries it), refused or success.
     :ivar result: the transfer that it returned.
-    :ivar named: what its last refusal says that ``resend`` may name: a transfer, or an account; or :data:`NEW_RUN`.
+    :ivar named: the transfer that its last refusal names; "" if it names none.
     :ivar key: its delivery key; "" if it has none.
-    :ivar published: what a task that creates the draft has returned: transfer, item, how alike a sent transfer must
-        be to stop the send, what was sent before a resend, and what ``resend`` names.
+    :ivar published: what a task that creates the draft has returned: transfer, item, and how alike a sent transfer
+        must be to stop the send.
     :ivar attached: the file that a task which attaches it has returned.
-    :ivar shown: the item that a person is shown who is asked, and whether it is sent once more: Airflow keeps the
-        first; "" before.
-    :ivar asked: the same of what the newest try has asked about.
-    :ivar approved: the same of what the task knows to be approved, and how often something was cleared by then.
-    :ivar answers: the same of each approval that a person has given.
-    :ivar rejected: how often something was cleared when a person rejected its send; -1 if nobody has.
     """
 
     item: str
@@ -159,11 +150,6 @@ class Slot(NamedTuple):
     key: str = ""
     published: Published | None = None
     attached: str = ""
-    shown: str = ""
-    asked: str = ""
-    approved: tuple[str, int] = ("", 0)
-    answers: tuple[tuple[str, int], ...] = ()
-    rejected: int = -1
 
 
 @_by_identity
@@ -171,7 +157,6 @@ class Run(NamedTuple):
     """What all tasks of the DAG run see.
 
     :ivar clear_number: how often something in the run was cleared.
-    :ivar resend: what the DAG gives as ``resend``: transfers, and accounts.
     :ivar connection: where the connection leads.
     :ivar has_other_tasks: whether the run has tasks that its DAG no longer has.
     :ivar has_picked_up: whether the recipient of a redelivery has picked up the first transfer.
@@ -179,7 +164,6 @@ class Run(NamedTuple):
     """
 
     clear_number: int = 0
-    resend: tuple[str, ...] = ()
     connection: str = "first"
     has_other_tasks: bool = False
     has_picked_up: bool = False
@@ -188,26 +172,19 @@ class Run(NamedTuple):
 
 @_by_identity
 class Context(NamedTuple):
-    """What Airflow and the DAG say to a try when it starts.
-
-    :ivar answer: what a person has approved whom the try has asked; "" if it resumes for another reason.
-    :ivar is_rejected: whether a person has rejected the send since the last clear.
-    """
+    """What Airflow and the DAG say to a try when it starts."""
 
     slot: int
     number: int
     item: str
     max_tries: int
     clear_number: int
-    resend: tuple[str, ...]
     connection: str
     key: str
     is_resumed: bool
     has_other_tasks: bool
     published: Published | None = None
     attached: str = ""
-    answer: str = ""
-    is_rejected: bool = False
 
 
 @_by_identity
@@ -223,7 +200,7 @@ class Process(NamedTuple):
     :ivar own: what its task's own memory said when it began.
     :ivar is_complete: whether it has found the memory of the newest try before it.
     :ivar is_elsewhere: whether its like may have been sent where its connection does not lead.
-    :ivar by_id, search, outdated, approved, wanted: the evidence that it has gathered.
+    :ivar by_id, search, outdated, wanted: the evidence that it has gathered.
     :ivar found: the transfer that a search has found.
     :ivar is_writer: whether it has created the draft, or has taken it over.
     :ivar is_again: whether it has waited since its first attempt at the send, or was deferred.
@@ -246,7 +223,6 @@ class Process(NamedTuple):
     by_id: str = "NOT_RETRIEVED"
     search: str = "NOT_SEARCHED"
     outdated: str = "NO"
-    approved: str = "YES"
     wanted: str = "OPEN"
     found: int = -1
     is_writer: bool = False
@@ -299,7 +275,6 @@ class World(NamedTuple):
     :ivar stores: of each slot, then of each delivery key.
     :ivar messages: calls of processes that are gone, which the service has not received yet: the call, the
         transfer, and the file.
-    :ivar named: what ``resend`` has named since the run began.
     :ivar used: how often each trouble has come, in the order of the scenario.
     :ivar broken: the promise that was broken; "" if none was.
     """
@@ -310,7 +285,6 @@ class World(NamedTuple):
     transfers: tuple[Transfer, ...]
     messages: tuple[tuple[str, int, str], ...]
     run: Run
-    named: tuple[str, ...]
     used: tuple[int, ...]
     broken: str = ""
 

@@ -58,8 +58,6 @@ def delivery(transfer_id: str, now: datetime, **values: Any) -> tuple[Any, ...]:
         "sent_at": sent,
         "expires_at": sent + timedelta(days=14),
         "finished_at": None,
-        "approved_by": None,
-        "approved_at": None,
         "updated_at": sent,
     } | values
     return tuple(format_timestamp(value) if isinstance(value, datetime) else value for value in row.values())

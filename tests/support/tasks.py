@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
+from outbound_transfer.exceptions import RateLimited
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_names import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred, timezone
+from support.airflow_names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
 from support.calls import ProcessCrashed, process
 from support.memory import InMemoryStateStore, memory_of
 
@@ -76,42 +77,6 @@ class SharedSimulatedClock(SimulatedClock):
             heapq.heappop(self._alarms)[-1].set()
 
 
-#: What a task raises that waits for a person.
-WAITING_FOR_A_PERSON = TaskAwaitingInput or ()
-
-
-@dataclass
-class Person:
-    """Responds to the requests of one task instance, of which Airflow up to 3.3 shows the first one for good.
-
-    :ivar does: called with what is shown, and returns the option that is chosen; None: nobody responds in time.
-    :ivar shown: what each try has requested.
-    """
-
-    does: Callable[[SimpleNamespace], str | None]
-    shown: list[SimpleNamespace] = field(default_factory=list)
-    keeps_first: bool = True
-
-    def show(self, context: Any, subject: str, body: str, options: Any, assigned_users: Any) -> None:
-        self.shown.append(SimpleNamespace(subject=subject, body=body, options=list(options), users=assigned_users))
-
-    def respond(self, task: Any, timeout: timedelta) -> dict[str, Any]:
-        chosen = self.does(self.shown[0 if self.keeps_first else -1])
-        if chosen is None:
-            task.time.sleep(timeout.total_seconds())
-            return {"error": "The response timeout has passed", "error_type": "timeout"}
-        user = {"id": "1", "name": "ann"}
-        return {"chosen_options": [chosen], "responded_by_user": user, "responded_at": timezone.utcnow()}
-
-    @staticmethod
-    def approves(shown: SimpleNamespace) -> str:
-        return str(shown.options[0])
-
-    @staticmethod
-    def rejects(shown: SimpleNamespace) -> str:
-        return str(shown.options[1])
-
-
 @dataclass
 class FakeTaskInstance:
     """One task of one DAG run.
@@ -123,7 +88,6 @@ class FakeTaskInstance:
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     :ivar is_deferred: no process of it runs.
-    :ivar person: responds to what the task requests.
     :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
@@ -154,7 +118,6 @@ class FakeTaskInstance:
     of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
     is_deferred: bool = False
     is_given_up: bool = False
-    person: Person = field(default_factory=lambda: Person(Person.approves))
     final_state: str = "success"
 
     def __post_init__(self) -> None:
@@ -248,9 +211,6 @@ class FakeTaskInstance:
             process.is_dead = False
             try:
                 return getattr(self._operator(), method)(context=self.context(), **kwargs)
-            except WAITING_FOR_A_PERSON as waiting:
-                given = {**(waiting.kwargs or {}), "event": self.person.respond(self, waiting.timeout)}
-                method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
             except TaskDeferred as deferred:
                 self.deferrals += 1
                 if at_failure := self.at_trigger_failure:
@@ -275,7 +235,6 @@ class FakeTaskInstance:
         operator = self.make()
         operator.upstream_task_ids = set(self.upstream)
         hook = operator.hook
-        operator.request_input = self.person.show
         operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
         return operator
 
@@ -331,6 +290,17 @@ def without_credit(sandbox: Sandbox) -> Iterator[None]:
     with pytest.raises(AirflowFailException, match="no_credit"):
         yield
     sandbox.patch_account(credits=9)
+
+
+def hand_on(task: FakeTaskInstance, sandbox: Sandbox) -> str:
+    """Let a try fill its draft, and end before its send with a retry left; return the draft's id."""
+    later = {"status": 429, "code": "rate_limited", "headers": {"Retry-After": "9999999"}}
+    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", **later})
+    task.begin_try()
+    task.retries, task.max_tries = max(task.retries, 1), max(task.max_tries, task.try_number)
+    with pytest.raises(RateLimited):
+        task.run_once()
+    return str(task.xcoms["transfer_id"])
 
 
 async def _first_event(trigger: Any) -> Any:

@@ -46,9 +46,6 @@ TaskDeferralError = exceptions.TaskDeferralError
 TaskDeferralTimeout = exceptions.TaskDeferralTimeout
 TaskDeferred = exceptions.TaskDeferred
 
-#: Raised by a task that waits for a person; None before 3.3.
-TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", None)
-
 try:
     from airflow.sdk.bases.decorator import determine_kwargs
 except ImportError:  # before 3.2

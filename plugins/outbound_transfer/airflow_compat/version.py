@@ -9,9 +9,6 @@ from airflow import __version__
 
 _MAJOR_MINOR: Final = tuple(int(part) for part in re.findall(r"\d+", __version__)[:2])
 
-#: Whether a task can ask a person.
-HAS_HUMAN_INPUT: Final = _MAJOR_MINOR >= (3, 1)
-
 #: Whether an asset event can be of a partition.
 HAS_PARTITIONS: Final = _MAJOR_MINOR >= (3, 2)
 

@@ -139,8 +139,7 @@ class FilesTask:
         ):
             raise FileConflict(
                 f"Transfer {transfer.id} was sent, and it is not known whether with the files of this task. Nothing is "
-                f"attached. To deliver them, trigger a new DAG run, or add {transfer.id!r} to resend and clear the "
-                "task that creates the draft and those after it."
+                f"attached. To deliver them, trigger a new DAG run."
             )
         gone: list[Any] = []
         if may_be_cleared_since(before, self._facts.writer):

@@ -9,9 +9,8 @@ Two rules follow, and the table is made of them:
   more; 409, and it was sent.
 
 :func:`decide` is called again after each action, with what that action has shown and what is remembered then
-(:meth:`.Memory.after`: DISCARD, FORGET, SUPERSEDE and DISREGARD leave EMPTY, REVERT leaves what was superseded; after
-each of them, the service is asked anew), until it says ``SEND`` or gives an answer. Everything here is pure;
-:mod:`.delivery` gathers the evidence and acts.
+(:meth:`.Memory.after`: DISCARD and FORGET leave EMPTY, and the service is asked anew), until it says ``SEND`` or gives
+an answer. Everything here is pure; :mod:`.delivery` gathers the evidence and acts.
 """
 
 from __future__ import annotations
@@ -46,18 +45,6 @@ class Input(Enum):
     SAME = "same"
     OTHER = "other"
     UNKNOWN = "unknown"  # the secrets cannot be compared: the connection's key was replaced
-
-
-class Resend(Enum):
-    """What ``resend`` names of what is remembered: its user knows of that, and wants one more sent.
-
-    An id asks for one more send, however many tries, clears and tasks read it: what is sent then has another id.
-    What a search finds is left out if it is named, whoever has sent it.
-    """
-
-    NONE = "nothing"  # of what is remembered
-    NAMED = "what is remembered"
-    WITHDRAWN = "no longer what was superseded"
 
 
 class ById(Enum):
@@ -101,12 +88,7 @@ class Action(Enum):
     RESUME = "continue with the draft"
     DISCARD = "discard the draft"
     FORGET = "forget the draft"
-    SUPERSEDE = "set aside what was sent, as resend names it"
-    DISREGARD = "set aside what was not sent, as its user says"
-    REVERT = "return to what was sent before a resend that is not wanted any more"
     CHECK = "check what must hold for the send"
-    CHECK_APPROVAL = "compare the draft with what a person has approved"
-    AWAIT_APPROVAL = "hand the draft on, and wait until a person has approved it"
     CONFIRM = "ask Airflow whether this try is still wanted"
     RETURN = "return the sent transfer"  # after a clear, only with the same files: otherwise other input is refused
     REFUSE = "refuse"
@@ -119,22 +101,20 @@ class Reason(Enum):
 
     OTHER_INPUT = (
         "{subject} has already delivered transfer {transfer_id}, with other input: {differences}. Nothing is sent. "
-        "To deliver this, {another}, or add {transfer_id!r} to resend and clear the task."
+        "To deliver this, {another}."
     )
     MADE_ELSEWHERE = (
         "Transfer {transfer_id} was sent by an earlier try, or may have been, in account {then}, and the connection "
-        "leads to {now}, or has another user's key. Nothing is sent. If it was not sent there, add {transfer_id!r} to "
-        "resend and clear the task."
+        "leads to {now}, or has another user's key. Nothing is sent. Correct the connection; or, if it was not sent "
+        "there, {another}."
     )
     IN_DOUBT = (
         "Transfer {transfer_id} was sent by an earlier try, or may have been, and the service does not show it any "
-        "more. Nothing is sent. Look in the service's web application; if it was not sent, add {transfer_id!r} to "
-        "resend and clear the task."
+        "more. Nothing is sent. Look in the service's web application; if it was not sent, {another}."
     )
     MAY_BE_SENT = (
         "Transfer {transfer_id} may be this very delivery: it has its subject and recipients, and files of it, and "
-        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, add {transfer_id!r} "
-        "to resend and clear the task."
+        "another try, index or task may have sent it. Nothing is sent. If it is another delivery, {another}."
     )
     OTHER_KEY = (
         "Transfer {transfer_id} was sent, or may have been, under the delivery_key or in the account that this task "
@@ -143,8 +123,8 @@ class Reason(Enum):
     )
     CANNOT_SEARCH = (
         "This may have been sent in account {then}, where the connection led before, or with another key, and what "
-        "was sent there cannot be listed now. Nothing is sent. If it was not sent there, add {then!r} to resend and "
-        "clear the task."
+        "was sent there cannot be listed now. Nothing is sent. Correct the connection; or, if it was not sent there, "
+        "{another}."
     )
 
 
@@ -157,19 +137,15 @@ class Evidence(NamedTuple):
         Once open, it stays open for later tries.
     :ivar is_outdated: whether what the delivery was made from has changed, so that it must be chosen again: OPEN before
         each attempt of a redelivery, NO for other deliveries.
-    :ivar is_approved: whether a person has approved what the draft holds: OPEN before each attempt of a delivery that
-        needs it, YES for other deliveries.
     :ivar is_wanted: whether Airflow still runs this try, and the memory is still its own.
     """
 
     phase: Phase = Phase.EMPTY
     input: Input = Input.SAME
-    resend: Resend = Resend.NONE
     by_id: ById = ById.NOT_RETRIEVED
     question: bool = False
     search: Search = Search.NOT_SEARCHED
     is_outdated: Check = Check.NO
-    is_approved: Check = Check.YES
     is_wanted: Check = Check.OPEN
 
 
@@ -211,17 +187,12 @@ _BY_ID: Final = (
     _rule("it was not sent, and cannot be any more", Action.FORGET, by_id=ById.DISCARDED),
     _rule("nobody can reach it any more", Action.FORGET, by_id=(ById.GONE, ById.HIDDEN), phase=Phase.HANDED_ON),
     _rule("nobody can reach it any more", Action.FORGET, by_id=ById.GONE, phase=Phase.DRAFT),
-    _rule("the user wants one more", Action.SUPERSEDE, by_id=ById.SENT, resend=Resend.NAMED),
-    _rule("the user says that it was not sent", Action.DISREGARD, by_id=(ById.GONE, ById.HIDDEN), resend=Resend.NAMED),
     _rule("something else was delivered", Reason.OTHER_INPUT, by_id=ById.SENT, input=Input.OTHER),
     _rule("it is delivered", Action.RETURN, by_id=ById.SENT),
     _rule("it may be sent there, or have been", Reason.MADE_ELSEWHERE, by_id=ById.HIDDEN),
     _rule("it may have been sent, and removed since", Reason.IN_DOUBT, by_id=ById.GONE),
     _rule("its writer may still work on it", Action.DISCARD, by_id=ById.DRAFT, phase=(Phase.DRAFT, Phase.SENDING)),
     _rule("it is not what is wanted", Action.DISCARD, by_id=ById.DRAFT, input=(Input.OTHER, Input.UNKNOWN)),
-    _rule(
-        "it is not, or no longer, to be sent", Action.DISCARD, by_id=ById.DRAFT, resend=(Resend.NAMED, Resend.WITHDRAWN)
-    ),
     _rule("its writer has stopped", Action.RESUME, by_id=ById.DRAFT),
 )
 
@@ -236,7 +207,6 @@ _SEARCH: Final = (
 TABLE: Final = {
     Step.PREPARE: (
         *_BY_ID,
-        _rule("no resend of it is wanted any more", Action.REVERT, resend=Resend.WITHDRAWN),
         _rule("nobody can be asked", Reason.CANNOT_SEARCH, question=True, search=Search.IMPOSSIBLE),
         *_SEARCH,
         _rule("nobody has sent it, and nobody can", Action.CREATE),
@@ -245,8 +215,6 @@ TABLE: Final = {
         *_SEARCH,
         _rule("what it was made from may have changed", Action.CHECK, is_outdated=Check.OPEN),
         _rule("it is not to be sent to these people any more", Action.DISCARD, is_outdated=Check.YES),
-        _rule("a person is to see first what the draft holds", Action.CHECK_APPROVAL, is_approved=Check.OPEN),
-        _rule("nobody has approved that yet", Action.AWAIT_APPROVAL, is_approved=Check.NO),
         _rule("a process can outlive its try", Action.CONFIRM, is_wanted=Check.OPEN),
         _rule("another try decides now", Action.STOP, is_wanted=Check.NO),
         _rule("nothing speaks against it", Action.SEND),

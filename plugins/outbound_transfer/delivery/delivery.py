@@ -11,7 +11,7 @@ How the try ended is stored last (:meth:`Delivery.closing`): without that word o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from outbound_transfer.delivery.decision import (
     Decision,
     Phase,
     Reason,
-    Resend,
     Step,
     decide,
 )
@@ -34,7 +33,6 @@ from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cleared_since
 from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.refusal import refusal
-from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
 
 if TYPE_CHECKING:
@@ -56,8 +54,6 @@ class Delivery:
 
     :param scope: where the connection leads.
     :param observer: is notified of every step.
-    :param resend: ids of what was sent, or may have been, that the user knows of: one more is sent in place of this
-        delivery's; and accounts where it may have been sent.
     :param on_draft: called once the draft or the sent transfer that this try works on is known.
     :param on_sent: called when this try has sent its transfer.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
@@ -72,16 +68,15 @@ class Delivery:
         facts: TaskFacts,
         scope: Scope,
         observer: DeliveryObserver | None = None,
-        resend: Collection[str] = (),
         on_draft: Callable[[Delivery], object] = lambda delivery: None,  # noqa: ARG005
         on_sent: Callable[[], object] = lambda: None,
         is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
     ) -> None:
         observer = observer or DeliveryObserver()
         self.client, self.store, self.log, self.facts, self.scope = client, store, log, facts, scope
-        self.evidence = EvidenceCollector(client, facts, scope, observer, resend, is_of_other_key)
+        self.evidence = EvidenceCollector(client, facts, scope, observer, is_of_other_key)
         self.draft = DraftWriter(client, store, log, Memory(facts.writer, scope), observer)
-        self.resend, self._on_draft, self._on_sent = resend, on_draft, on_sent
+        self._on_draft, self._on_sent = on_draft, on_sent
         self._is_first_attempt = True
         #: Whether an attempt at the send was made before, after which the next one has waited.
         self._has_waited = facts.is_resumed
@@ -115,35 +110,24 @@ class Delivery:
         self.draft.keep(replace(self.memory, **known))
 
     def may_have_sent(self) -> bool:
-        """Return whether an earlier try may have sent something, be it what ``resend`` names."""
-        memory = self.memory
-        return memory.has_gap or memory.phase is Phase.SENDING or memory.superseded is not None
+        """Return whether an earlier try may have sent something."""
+        return self.memory.has_gap or self.memory.phase is Phase.SENDING
 
     @property
     def possibly_sent_id(self) -> str:
-        """The id of what was sent, or may have been; "" if nothing was but what ``resend`` names."""
-        is_named = self.memory.draft_id in self.resend
-        return self.memory.draft_id if self.memory.phase is Phase.SENDING and not is_named else ""
+        """The id of what was sent, or may have been; "" if nothing was."""
+        return self.memory.draft_id if self.memory.phase is Phase.SENDING else ""
 
     def withdraw(self) -> None:
         """Make sure that nothing can be sent any more of what is remembered: the task delivers something else now.
 
         :raises AlreadyDelivered: something was sent, or may have been.
         """
-        while self.memory.phase is not Phase.EMPTY or self.memory.what_names(()) is Resend.WITHDRAWN:
+        while self.memory.phase is not Phase.EMPTY:
             decision = self._decide(Step.PREPARE, None)
             if decision.action is Action.REFUSE:
                 raise self._refusal(Reason.OTHER_KEY, None)
             self._act(decision, None)
-
-    def abandon(self) -> bool:
-        """Discard the draft, as nobody wants it to be sent; return False if it was sent, or may have been."""
-        if self.memory.phase is Phase.EMPTY:
-            return True
-        self.evidence.retrieve(self.memory)
-        if (by_id := self.evidence.seen_of(self.memory).by_id) is ById.DRAFT:
-            return self._discard()
-        return by_id is not ById.SENT and self.memory.phase is not Phase.SENDING
 
     # Before the send.
 
@@ -153,8 +137,7 @@ class Delivery:
         if not transfer.is_draft:
             return transfer
         try:
-            if not order.approves(transfer, self.memory):
-                self.draft.fill(transfer, order.find(), max_parallel_uploads)
+            self.draft.fill(transfer, order.find(), max_parallel_uploads)
             return self._send(order)
         except (DraftChanged, NotFound):
             self.store.check_still_own()  # whoever has taken over has discarded the draft
@@ -205,14 +188,9 @@ class Delivery:
                     self.evidence.note(self.memory, **seen._asdict())
             case Action.DISCARD:
                 self._discard()
-            case Action.FORGET | Action.SUPERSEDE | Action.DISREGARD:
+            case Action.FORGET:
                 self.log.warning("Transfer %s of an earlier try: %s", self.memory.draft_id, decision.action.value)
                 self.draft.remember(decision.action)
-            case Action.REVERT:
-                self.log.warning("Not resending: resend does not name any more what was sent before")
-                self.draft.remember(decision.action)
-            case Action.AWAIT_APPROVAL:
-                raise ApprovalRequired
             case _:
                 assert decision.reason is not None, decision
                 raise self._refusal(decision.reason, order, self.evidence.seen_of(self.memory).found)
@@ -230,7 +208,6 @@ class Delivery:
         """Send the draft.
 
         :raises DraftOutdated: it was discarded instead.
-        :raises ApprovalRequired: a person is to approve it first.
         :raises AlreadyDelivered: its like was sent meanwhile.
         :raises DraftChanged: during a wait, somebody else has changed it.
         :raises TaskNotRunning, StateLost, StaleTry: another try decides now.
@@ -254,8 +231,6 @@ class Delivery:
                 case Action.CHECK:
                     assert order.is_outdated is not None, "there is something to check"
                     self.evidence.note(self.memory, is_outdated=Check.YES if order.is_outdated() else Check.NO)
-                case Action.CHECK_APPROVAL:
-                    self._check_approval(order)
                 case Action.CONFIRM:
                     self.facts.check_still_running()
                     self.store.check_still_own()
@@ -272,12 +247,6 @@ class Delivery:
                     raise self._refusal(decision.reason, order, found)
                 case _:
                     self._act(decision, order)
-
-    def _check_approval(self, order: Order) -> None:
-        transfer = self.evidence.check_unchanged(self.memory)
-        # What an earlier attempt has sent was approved then.
-        is_approved = not transfer.is_draft or order.approves(transfer, self.memory)
-        self.evidence.note(self.memory, is_approved=Check.YES if is_approved else Check.NO)
 
     def _note_wait(self) -> None:
         """After a wait, nothing is known any more."""
@@ -299,8 +268,6 @@ class Delivery:
         if is_asked_anew and (changes := describe_changes(self.memory, order, self.log)):
             raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
         self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
-        if self.resend and not set(self.resend).intersection(self.memory.superseded_ids()):
-            self.log.warning("Nothing is sent once more, as resend names others: %s", ", ".join(self.resend))
         return transfer
 
     def _has_other_files(self, order: Order) -> bool:

@@ -10,7 +10,7 @@ elsewhere first makes sure that nothing can be sent any more of what was begun t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -56,12 +56,10 @@ def begin_delivery(
     *,
     facts: TaskFacts,
     delivery_key: str | None = None,
-    resend: Collection[str] = (),
     **options: Any,
 ) -> Delivery:
     """Return the delivery of the running try, which has begun.
 
-    :param resend: see :class:`.Delivery`.
     :param options: of :class:`.Delivery`.
     :raises AlreadyDelivered: the task has delivered under another key, or may have.
     :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.
@@ -71,7 +69,7 @@ def begin_delivery(
     key = "" if delivery_key is None else check_delivery_key(delivery_key)
     settings = client.settings
     scope = scope_of(settings.account, settings.transfer_api_key)
-    own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, resend=resend, **options)
+    own = Delivery(client, open_task_memory(context, facts), log, facts=facts, scope=scope, **options)
     own.begin()
     before, scope, question = own.memory.scope, msgspec.structs.replace(scope, delivery_key=key), own.memory.question
     was_here = (before.account, before.delivery_key) == (scope.account, key)
@@ -86,7 +84,7 @@ def begin_delivery(
         own.withdraw()
     own.draft.keep(Memory(facts.writer, scope, question=question))  # nothing of it can be sent any more
     row = _open_key(context, scope)
-    row.claim(_is_in_use(context), resend)
+    row.claim(_is_in_use(context))
     keyed_facts = TaskFacts(context, is_resumed=row.is_resumed, delivery_key=key)
     store = RowMemoryStore(row, expected=facts.newest_before if was_here else 0, task=keyed_facts.writer.task)
     keyed = Delivery(
@@ -95,7 +93,6 @@ def begin_delivery(
         log,
         facts=keyed_facts,
         scope=scope,
-        resend=resend,
         is_of_other_key=lambda transfer_id: bool(row.of_other_keys(transfer_id)),
         **options,
     )

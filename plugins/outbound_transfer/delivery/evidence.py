@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -32,7 +32,6 @@ class Seen(NamedTuple):
     search: Search = Search.NOT_SEARCHED
     found: Transfer | None = None
     is_outdated: Check = Check.OPEN
-    is_approved: Check = Check.OPEN
     is_wanted: Check = Check.OPEN
 
 
@@ -40,7 +39,6 @@ class EvidenceCollector:
     """Gathers what one try knows.
 
     :param scope: where the connection leads.
-    :param resend: see :class:`.Delivery`.
     :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
     :ivar transfer: the draft or the sent transfer, as the service showed it last; None before it is known.
     :ivar is_shared: other tasks fill and send the draft.
@@ -52,11 +50,10 @@ class EvidenceCollector:
         facts: TaskFacts,
         scope: Scope,
         observer: DeliveryObserver,
-        resend: Collection[str],
         is_of_other_key: Callable[[str], bool],
     ) -> None:
         self.client, self._facts, self._scope, self._observer = client, facts, scope, observer
-        self._resend, self._is_of_other_key = resend, is_of_other_key
+        self._is_of_other_key = is_of_other_key
         self.transfer: Transfer | None = None
         self.is_shared = self._may_be_elsewhere = False
         self._seen: Seen = Seen()
@@ -102,12 +99,10 @@ class EvidenceCollector:
         return Evidence(
             memory.phase,
             compared,
-            memory.what_names(self._resend if order else ()),
             seen.by_id,
             order is not None and memory.question is not None and is_searched_here,
             seen.search,
             seen.is_outdated if order and order.is_outdated else Check.NO,
-            seen.is_approved if order and order.is_approved else Check.YES,
             seen.is_wanted,
         )
 
@@ -120,7 +115,7 @@ class EvidenceCollector:
         compared = memory.input.compare(order.new, self.client.settings.transfer_api_key, is_same_key=is_same_key)
         draft = self.transfer if self.transfer and self.seen_of(memory).by_id is ById.DRAFT else None
         is_continued = compared is Input.SAME and memory.phase is Phase.HANDED_ON
-        if is_continued and draft and draft.files and not order.approves(draft, memory):
+        if is_continued and draft and draft.files:
             return Input.SAME if holds_only(draft.files, memory.files, order.find()) else Input.OTHER
         return compared
 
@@ -164,11 +159,8 @@ class EvidenceCollector:
         """Ask the service whether it has sent the like."""
         assert memory.question is not None, "there is a question"
         first = frozenset(identity_of(order.first)[1]) if order.first else None
-        # A filled draft is sent as it is, although its sources may have changed while a person has looked at it.
-        held = {name: file.size for name, file in memory.files.items()}
-        files = None if self.is_shared else held or {source.name: source.size for source in order.find()}
+        files = None if self.is_shared else {source.name: source.size for source in order.find()}
         wanted = SearchTarget(identity_of(order.new), files, first)
-        known = {memory.draft_id, *memory.superseded_ids(), *self._resend}
         found = find_like(
             self.client,
             self._facts,
@@ -176,10 +168,10 @@ class EvidenceCollector:
             wanted,
             memory.question,
             unlike=self._unlike,
-            known=known | ({order.first.id} if order.first else set()),
+            known={memory.draft_id, order.first.id} if order.first else {memory.draft_id},
             is_of_other_key=self._is_of_other_key,
         )
-        if self._cannot_be_searched(memory) and memory.scope.account not in self._resend:
+        if self._cannot_be_searched(memory):
             self.note(memory, search=Search.IMPOSSIBLE)
         else:
             self.note(memory, search=Search.FOUND if found else Search.NONE, found=found)

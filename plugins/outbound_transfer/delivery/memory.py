@@ -1,15 +1,14 @@
-"""What a delivery remembers from try to try: nine fields, never changed in place, none of them a secret in clear."""
+"""What a delivery remembers from try to try: eight fields, never changed in place, none of them a secret in clear."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
 from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.delivery.decision import Action, Input, Phase, Resend
+from outbound_transfer.delivery.decision import Action, Input, Phase
 from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.protocol.digests import digest_with, matches
 from outbound_transfer.protocol.models import NewRecipient, NewTransfer
@@ -101,7 +100,6 @@ class Memory(msgspec.Struct, frozen=True):
     :ivar input: what it was made from; None before there is a draft.
     :ivar scope: where it was made; where the first try began if nothing was.
     :ivar files: what the draft holds, as its last writer left it.
-    :ivar superseded: what was sent, or may have been, in place of which this is; None if it is no resend.
     :ivar question: how alike a sent transfer must be to stop the delivery; None if nobody else can have sent it. Every
         later try inherits it.
     """
@@ -113,7 +111,6 @@ class Memory(msgspec.Struct, frozen=True):
     identity: str = ""
     input: InputDigests | None = None
     files: dict[str, AttachedFile] = {}
-    superseded: Memory | None = None
     question: Likeness | None = None
 
     def continued(self, writer: Writer, question: Likeness | None, *, is_complete: bool) -> Memory:
@@ -144,32 +141,12 @@ class Memory(msgspec.Struct, frozen=True):
                 changes = {"writer": msgspec.structs.replace(writer, max_tries=max_tries), "phase": Phase.SENDING}
             case Action.DISCARD | Action.FORGET:
                 changes = _NOTHING
-            case Action.SUPERSEDE:
-                changes = {**_NOTHING, "superseded": self}
-            case Action.DISREGARD:
-                changes = {**_NOTHING, "superseded": self.superseded or self}
-            case Action.REVERT:
-                earlier = self.superseded
-                assert earlier is not None, "it was superseded"
-                then = msgspec.structs.replace(earlier.writer, try_number=writer.try_number, max_tries=UNKNOWN)
-                return msgspec.structs.replace(earlier, writer=then, question=self.question)
         return msgspec.structs.replace(self, **{**changes, **known})
-
-    def what_names(self, resend: Collection[str]) -> Resend:
-        """Return what ``resend`` names, as a user has set it; nothing if it is not set."""
-        if self.draft_id and self.draft_id in resend:
-            return Resend.NAMED
-        is_wanted = self.superseded is None or self.superseded.draft_id in resend
-        return Resend.NONE if is_wanted or self.phase is Phase.SENDING else Resend.WITHDRAWN  # what was sent stays sent
 
     @property
     def has_gap(self) -> bool:
         """Whether a try has begun of which nothing is remembered."""
         return self.writer.max_tries == UNKNOWN
-
-    def superseded_ids(self) -> tuple[str, ...]:
-        """Return the ids of what was sent, or may have been, before: the first one first."""
-        return (*self.superseded.superseded_ids(), self.superseded.draft_id) if self.superseded else ()
 
 
 def may_be_cleared_since(memory: Memory, writer: Writer) -> bool:

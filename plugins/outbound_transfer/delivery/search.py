@@ -60,7 +60,7 @@ def find_like(
     """Find a sent transfer that may be this delivery.
 
     :param unlike: of the try's searches before.
-    :param known: ids of transfers that do not count: its own draft, what it has superseded, and what ``resend`` names.
+    :param known: ids of transfers that do not count: its own draft, and what it delivers again.
     :param is_of_other_key: whether a transfer was delivered under another delivery key.
     :raises MalformedResponse: the listing does not show what was sent.
     """

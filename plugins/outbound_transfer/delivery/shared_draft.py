@@ -8,7 +8,6 @@ token.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,7 +20,6 @@ from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
 from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.deferral import ApprovalRequired
 from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
 from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client
-    from outbound_transfer.delivery.order import ApprovalCheck
     from outbound_transfer.delivery.task_facts import TaskFacts
     from outbound_transfer.protocol.models import File, Transfer
 
@@ -48,8 +45,6 @@ class Made(msgspec.Struct, frozen=True):
 
     :ivar identity: digest of the subject and the recipients; "" if it is not known.
     :ivar question: how alike a sent transfer must be to stop the send; None if nobody else can have sent it.
-    :ivar superseded: ids of what was sent, or may have been, before the resend that this is; none if it is none.
-    :ivar resend: ids of what the user knows of, and wants one more sent.
     :ivar delivery_key: under which other runs may have made it.
     :ivar made_by: the task instance that has made it.
     :ivar files: digests (SHA-256, in hexadecimal) of what was attached, by name.
@@ -60,33 +55,28 @@ class Made(msgspec.Struct, frozen=True):
     account: str
     identity: str = ""
     question: Likeness | None = None
-    superseded: tuple[str, ...] = ()
     delivery_key: str = ""
     is_rehearsal: bool = False
     made_by: str = ""
-    resend: tuple[str, ...] = ()
     files: dict[str, str] = {}
 
     @classmethod
-    def of(cls, memory: Memory, *, resend: Iterable[str] = (), is_rehearsal: bool = False) -> Made:
+    def of(cls, memory: Memory, *, is_rehearsal: bool = False) -> Made:
         return cls(
             memory.draft_id,
             memory.scope.account,
             memory.identity,
             memory.question,
-            memory.superseded_ids(),
             memory.scope.delivery_key,
             is_rehearsal=is_rehearsal,
-            resend=tuple(resend),
             files={name: file.sha256 for name, file in memory.files.items()},
         )
 
     def publish(self, context: Context) -> None:
-        """Store it as an XCom. Airflow removes those of a task when it starts anew, so what was superseded is there."""
-        earlier = [Made(each, self.account, delivery_key=self.delivery_key) for each in self.superseded]
+        """Store it as an XCom."""
         ti = context["ti"]
         made = msgspec.structs.replace(self, made_by=instance_name(ti.task_id, ti.map_index))
-        ti.xcom_push(MADE_KEY, to_builtins([*earlier, made]))
+        ti.xcom_push(MADE_KEY, to_builtins(made))
 
 
 class _AlreadySent(Exception):
@@ -158,11 +148,9 @@ class SharedDraft:
         by = instance_name(self._ti.task_id, self._ti.map_index)
         self._ti.xcom_push(ATTACHED_KEY, {**attached, "made_by": self.made.made_by, "by": by})
 
-    def send(self, observer: DeliveryObserver, is_approved: ApprovalCheck | None = None) -> Transfer:
+    def send(self, observer: DeliveryObserver) -> Transfer:
         """Send the draft, or return the transfer if it was sent before.
 
-        :param is_approved: see :class:`.Order`.
-        :raises ApprovalRequired: a person is to approve it first.
         :raises DraftChanged: its files are not those that the tasks upstream have attached.
         :raises WrongTransfer: what was sent is not what was meant.
         :raises AlreadyDelivered: its like was sent meanwhile.
@@ -170,7 +158,7 @@ class SharedDraft:
         """
         sending = SafeCall(endpoints.send_transfer(self.transfer_id), observe_send(observer, self.transfer_id))
         try:
-            transfer = self.client.perform(sending, before_attempt=partial(self._check_for_send, is_approved))
+            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:
@@ -198,7 +186,7 @@ class SharedDraft:
             self._ti.xcom_push(DISCARDED_KEY, {"transfer_id": self.transfer_id, "account": self.account})
         return outcome
 
-    def _check_for_send(self, is_approved: ApprovalCheck | None) -> None:
+    def _check_for_send(self) -> None:
         """Ask again whatever may have changed since the last attempt, or since another task has worked on the draft."""
         transfer = self.read()
         if not transfer.is_draft:
@@ -211,8 +199,6 @@ class SharedDraft:
         self._may_have_moved = self.facts.is_mapped  # the next attempt has waited
         if question:
             self._fail_if_like_was_sent(transfer, question)
-        if is_approved and not self.made.is_rehearsal and not is_approved(transfer, {}, self.made.superseded):
-            raise ApprovalRequired
         self.facts.check_still_running()
         if self.made.is_rehearsal:
             raise Rehearsed("The draft was made by a rehearsal: it is not sent")
@@ -255,10 +241,9 @@ class SharedDraft:
             wanted,
             likeness,
             unlike=self._unlike,
-            known={draft.id, *self.made.superseded, *self.made.resend},
+            known={draft.id},
         )
         if found:
             raise AlreadyDelivered(
-                f"{Reason.MAY_BE_SENT.value.format(transfer_id=found.id)} This is about the task that creates the "
-                "draft: clear it and those after it; if none does, trigger a new DAG run."
+                Reason.MAY_BE_SENT.value.format(transfer_id=found.id, another="trigger a new DAG run")
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
-from outbound_transfer.warehouse.config import get_option, get_switch, recipient_mode, recipient_naming, table_naming
+from outbound_transfer.warehouse.config import get_option, get_switch, recipient_naming, table_naming
 from outbound_transfer.warehouse.connection import find_connection, open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.deliveries import DeliveryTables
@@ -60,11 +60,6 @@ def load_config() -> LedgerConfig | None:
     except Exception as error:  # a lone % in airflow.cfg
         log.warning("The delivery ledger is disabled: [outbound_transfer] of the configuration is invalid: %s", error)
         return None
-
-
-def shows_recipients() -> bool:
-    """Return whether the recipients of a delivery are shown to whoever may see it in Airflow."""
-    return recipient_mode() == "names"
 
 
 def is_ledger_missing() -> bool:

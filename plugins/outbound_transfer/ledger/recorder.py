@@ -148,14 +148,6 @@ class DeliveryRecorder(DeliveryObserver):
         self._change(transfer_id, status=REHEARSED if update and update.status == REHEARSED else DISCARDED)
 
     @_never_raises
-    def record_approval(self, transfer_id: str, by: str, at: str) -> None:
-        """Record who has approved the send.
-
-        :param by: a user's name in Airflow.
-        """
-        self._change(transfer_id, approved_by=by, approved_at=parse_event_timestamp(at))
-
-    @_never_raises
     def record_rehearsal(self, transfer_id: str) -> None:
         """Record that the draft is not sent, as its connection rehearses."""
         self._change(transfer_id, status=REHEARSED)

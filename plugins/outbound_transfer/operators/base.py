@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
@@ -136,13 +136,9 @@ class OutboundTransferOperator(BaseOperator):
             ):
                 return self.run_task(hook, context)
         except DeferRequested as request:
-            self.defer_for(request, context)
-
-    def defer_for(self, request: DeferRequested, context: Context) -> NoReturn:  # noqa: ARG002  # others ask a person
-        """Leave the worker for as long as it is asked for."""
-        self.defer(
-            trigger=deferral_trigger(request.seconds), method_name="resume", kwargs=self._resume_arguments(request)
-        )
+            self.defer(
+                trigger=deferral_trigger(request.seconds), method_name="resume", kwargs=self._resume_arguments(request)
+            )
 
     @contextmanager
     def _count_failure(self, context: Context) -> Iterator[None]:

@@ -14,7 +14,7 @@ from outbound_transfer.operators.transfer_task import TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.tasks.arguments import to_repeatable, to_resend
+from outbound_transfer.tasks.arguments import to_repeatable
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
 class NewTransferOperator(TransferTaskOperator):
     """An operator with the arguments that describe a new transfer."""
 
-    template_fields: Sequence[str] = (*TransferTaskOperator.template_fields, *_FIELDS, "resend")
+    template_fields: Sequence[str] = (*TransferTaskOperator.template_fields, *_FIELDS)
 
     #: Arguments that may be left out, or are replaced, when the task runs.
     found_later: AbstractSet[str] = frozenset()
@@ -83,7 +83,6 @@ class NewTransferOperator(TransferTaskOperator):
         security: str | None = None,
         security_question: str | None = None,
         security_answer: str | None = None,
-        resend: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,10 +92,7 @@ class NewTransferOperator(TransferTaskOperator):
         self.security = security
         self.security_question = security_question
         self.security_answer = security_answer
-        self.resend = to_repeatable(resend)
         self._check_known_transfer()
-        if self.is_known("resend"):
-            to_resend(resend)
 
     def _check_known_transfer(self) -> None:
         """Validate what is known when the DAG is parsed, as the task will; the rest is taken to be right.

@@ -153,22 +153,16 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
-        from outbound_transfer.delivery.decision import Resend
         from outbound_transfer.delivery.memory import digest
         from outbound_transfer.protocol.digests import matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
         memory, sent_id = delivery.memory, delivery.possibly_sent_id
-        if memory.superseded and memory.what_names(delivery.resend) is Resend.WITHDRAWN:
-            memory = memory.superseded  # which is returned
-            sent_id = memory.draft_id
-        is_named = memory.what_names(delivery.resend) is Resend.NAMED
-        key = _state_key("" if is_named else memory.draft_id)
-        selection = msgspec.convert(delivery.store.values.get(key), _Selection | None)
+        selection = msgspec.convert(delivery.store.values.get(_state_key(memory.draft_id)), _Selection | None)
         if selection and not matches(selection.first, [first.id, identity_of(first)]):
             selection = None
         self._picked_up |= _normalized(first.picked_up)
-        if sent_id or (memory.has_gap and not delivery.resend):
+        if sent_id or memory.has_gap:
             selected = [addresses[position] for position in selection.positions] if selection else []
             # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
             is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
@@ -178,8 +172,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             if sent_id:
                 raise AlreadyDelivered(
                     f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
-                    f"{first.id}, or not known to be. Nothing is sent. To deliver that again, add {sent_id!r} to "
-                    "resend and clear the task."
+                    f"{first.id}, or not known to be. Nothing is sent. To deliver that again, trigger a new DAG run."
                 )
             if not selected:
                 _fail_if_picked_up_since(delivery.facts.earliest_send(), first)
@@ -245,8 +238,7 @@ class _Reminder(RedeliverFilesOperator):
 
         ti, task_id = context["ti"], self.delivering_task_id
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
-        made = list(iter_mappings(ti.xcom_pull(task_ids=task_id, key=MADE_KEY, map_indexes=index)))
-        for each in reversed(made):  # the last may be a resend that has failed, after one that was sent
+        for each in iter_mappings(ti.xcom_pull(task_ids=task_id, key=MADE_KEY, map_indexes=index)):
             first = client.run(flows.find_transfer(str(each["transfer_id"])))
             if first and not first.is_draft:
                 self._sent_files = each.get("files") or {}
@@ -296,8 +288,8 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
 
 #: Arguments of a delivery that say how it is made and not what is delivered; a reminder has its own.
 _OWN_ARGUMENTS: Final = frozenset(
-    {"self", "task_id", "resend", "delivery_key", "wait", "timeout", "on_expired", "on_canceled", "accept_partial"}
-    | {"poke_interval", "finish_in_triggerer", "keep_draft", "notify_after", "notifiers"}
+    {"self", "task_id", "delivery_key", "wait", "timeout", "on_expired", "on_canceled", "accept_partial"}
+    | {"poke_interval", "finish_in_triggerer", "notify_after", "notifiers"}
 )
 
 
@@ -325,7 +317,7 @@ def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
         raise AlreadyDelivered(
             f"Transfer {first.id} was picked up by somebody since this run began, and the task's state store lacks to "
             "whom an earlier attempt delivered it again, or may have. Nothing is sent. To deliver it to those who are "
-            f"left, add {first.id!r} to resend and clear the task."
+            "left, trigger a new DAG run."
         )
 
 

@@ -16,19 +16,17 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
-from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import RehearsalFinished, TransferTaskOperator
+from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
 from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.flows import DiscardOutcome
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
-from outbound_transfer.tasks.approval import secrets_code
-from outbound_transfer.tasks.arguments import to_resend, to_whole_number
+from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.receipt import publish_facts
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -73,9 +71,6 @@ class CreateTransferOperator(NewTransferOperator):
         option. An empty text is refused: what a template without a value gives is no choice of that option.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
-    :param resend: the id of a transfer that this task has sent, or may have, as an error names it, or a list of such
-        ids: once the task is cleared, one more is sent in its place, whatever retries and clears follow. A template may
-        give several separated by commas. None, or an empty text, for none.
     :return: the transfer's id.
     """
 
@@ -85,16 +80,12 @@ class CreateTransferOperator(NewTransferOperator):
         from outbound_transfer.delivery.shared_draft import Made
 
         client = hook.get_conn()
-        facts, resend = self.facts(context), to_resend(self.resend)
-        delivery = begin_delivery(client, context, hook.log, resend=resend, facts=facts, observer=self.recorder)
+        delivery = begin_delivery(client, context, hook.log, facts=self.facts(context), observer=self.recorder)
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
-        new = self.new_transfer()
-        transfer = delivery.prepare(Order(new), is_shared=True)
-        made = Made.of(delivery.memory, resend=resend, is_rehearsal=client.settings.rehearses)
-        made.publish(context)
-        secrets = secrets_code(new, client.settings.transfer_api_key)
-        publish_facts(context, delivery.memory, self.security, secrets)
+        transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
+        Made.of(delivery.memory, is_rehearsal=client.settings.rehearses).publish(context)
+        publish_facts(context, delivery.memory, self.security)
         push_link(context, client.settings, transfer.id)
         return transfer.id
 
@@ -141,7 +132,7 @@ class AttachFilesOperator(FilesOperator):
         return result
 
 
-class SendTransferOperator(ApprovedSendOperator):
+class SendTransferOperator(SendingOperator):
     """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
     Before each attempt, the draft is compared with what the tasks upstream have made and attached.
@@ -153,7 +144,7 @@ class SendTransferOperator(ApprovedSendOperator):
     :return: the sent transfer as a mapping with the fields of service-api.md, R11.
     """
 
-    template_fields: Sequence[str] = (*ApprovedSendOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
+    template_fields: Sequence[str] = (*SendingOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
 
     _draft: SharedDraft | None = None
 
@@ -171,12 +162,11 @@ class SendTransferOperator(ApprovedSendOperator):
         self._sends = resolve_transfer_id(self.transfer_id)
         self.recorder.set_current(self._sends)
         self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
-        Made(self._sends, draft.account, superseded=draft.made.superseded).publish(context)
+        Made(self._sends, draft.account).publish(context)
         self.announce(draft.client, context)
-        self.check_not_rejected(context, lambda: draft.discard() is not DiscardOutcome.SENT)
         try:
             with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
-                transfer = draft.send(self.recorder, self.approval_check(draft.client, context))
+                transfer = draft.send(self.recorder)
         except RehearsalFinished:
             draft.discard()
             raise
@@ -185,7 +175,7 @@ class SendTransferOperator(ApprovedSendOperator):
         self.recorder.record_transfer(transfer)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], draft.client.settings))
-        self.publish_proof(context, transfer)
+        self.write_receipt(context, transfer)
         return to_result(transfer)
 
 
@@ -219,13 +209,13 @@ class DiscardTransferOperator(TransferTaskOperator):
         return outcome is not DiscardOutcome.SENT
 
 
-class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
+class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
     killed; a clear after the send returns the same transfer. Pushes the XCom ``transfer_id`` as soon as the draft
     exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for how the
-    wait ends. A person may approve the send: :class:`.ApprovedSendOperator`.
+    wait ends.
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
@@ -233,8 +223,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
     :param max_parallel_uploads: see :class:`AttachFilesOperator`.
     :param on_empty: see :class:`AttachFilesOperator`; the task is skipped before it calls the service.
     :param slot_timeout: see :class:`SendTransferOperator`.
-    :param keep_draft: whether the draft stays at the service if the task fails for good before its send, or is skipped,
-        so that a clear continues with it. By default the task removes it. A draft whose send is in doubt always stays.
     :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
         account is sent, whatever DAG run, task or map index delivers it. Who comes later gets that transfer, or fails
         if its input differs. By default a delivery is that of one task in one run.
@@ -261,7 +249,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
     def __init__(
         self,
         *,
-        keep_draft: bool = False,
         delivery_key: str | None = None,
         wait: bool = False,
         poke_interval: float | timedelta = 60,
@@ -269,7 +256,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.keep_draft = keep_draft
         self.delivery_key = delivery_key
         self.wait = wait
         self.poke_interval = poke_interval
@@ -312,7 +298,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
             self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
             no_skip_after_send(delivery),
         ):
-            self.check_not_rejected(context, delivery.abandon)
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
         with suppress(Exception):  # if it is not stored, others wait for this task to finish
@@ -320,7 +305,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
             self._publish(context, delivery)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
-        self.publish_proof(context, transfer, delivery.memory, self.security)
+        self.write_receipt(context, transfer, delivery.memory, self.security)
         return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
 
     def begin(self, client: Client, context: Context) -> Delivery:
@@ -332,7 +317,6 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
             context,
             self.log,
             delivery_key=self.delivery_key,
-            resend=to_resend(self.resend),
             facts=self.facts(context),
             observer=self.recorder,
             on_draft=lambda delivery: self._publish(context, delivery),
@@ -353,9 +337,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         if self.wait:
             self.validate_wait()
         max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
-        order = self.order(delivery, spool)
-        order.is_approved = self.approval_check(delivery.client, context, order.new)
-        return delivery.deliver(order, max_parallel_uploads)
+        return delivery.deliver(self.order(delivery, spool), max_parallel_uploads)
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
@@ -386,7 +368,7 @@ class DeliverFilesOperator(ApprovedSendOperator, DeferrableWaitMixin, FilesOpera
         if isinstance(error, RehearsalFinished):
             return True
         # Another try may have begun: whoever is next discards the draft of one that was given up.
-        if self.keep_draft or isinstance(error, DeferRequested | AirflowRescheduleException | TaskNotRunning):
+        if isinstance(error, DeferRequested | AirflowRescheduleException | TaskNotRunning):
             return False
         if isinstance(error, AirflowSkipException):
             return True

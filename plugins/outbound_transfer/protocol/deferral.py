@@ -35,13 +35,6 @@ class DeferRequested(Exception):
         self.was_in_doubt = was_in_doubt
 
 
-class ApprovalRequired(DeferRequested):
-    """Control flow, not an error: asks the task to wait until a person has approved what it is about to send."""
-
-    def __init__(self) -> None:
-        super().__init__(0.0)
-
-
 def combine_requests(requests: Sequence[DeferRequested]) -> DeferRequested:
     """Return one request for those of several calls: it waits until the last of them may be repeated.
 

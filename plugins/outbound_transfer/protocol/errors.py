@@ -137,9 +137,8 @@ class WrongTransfer(OutboundTransferError):
 class AlreadyDelivered(OutboundTransferError):
     """This run, or this delivery key, has sent a transfer, or may have, and must not send another one.
 
-    What to do: to deliver other input, trigger a new DAG run (with another ``delivery_key``), or add the id that
-    the message names to ``resend``, and clear the task. If the message says that something may have been sent, look in
-    the web application first. Not retried.
+    What to do: to deliver other input, trigger a new DAG run (with another ``delivery_key``). If the message says that
+    something may have been sent, look in the web application first. Not retried.
     """
 
 

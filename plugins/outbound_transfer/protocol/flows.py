@@ -362,8 +362,7 @@ def _unreadable_row_message(row: UnreadableRow) -> str:
     return (
         f"list: row {row.position + 1} of a page of the listing, transfer '{row.id or '?'}', cannot be read "
         f"({row.reason}), and its transfer cannot be read by itself. It may be this very delivery, so nothing is sent. "
-        "Look in the service's web application whether this was sent."
-        + (f" If it was not, add {row.id!r} to resend and clear the task." if row.id else "")
+        "Look in the service's web application whether this was sent. If it was not, trigger a new DAG run."
     )
 
 

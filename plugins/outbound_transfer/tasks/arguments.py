@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.recipients import is_structured_text, parse_text
 
 
 def is_fixed(value: Any) -> bool:
@@ -51,22 +49,3 @@ def require_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
     """:raises InvalidDelivery: it is not one of those that are allowed."""
     if value not in allowed:
         raise InvalidDelivery(f"{argument} is one of {', '.join(allowed)}, not {value!r:.100}")
-
-
-def to_resend(value: Any) -> tuple[str, ...]:
-    """Return the ids of what is to be sent once more.
-
-    :param value: an id, several in a list or separated by commas or spaces, or None; a template may render to these.
-    :raises AirflowFailException: it cannot be one, such as True.
-    """
-    given = parse_text(value)
-    ids = re.split(r"[\s,;]+", given) if isinstance(given, str) else [] if given is None else given
-    is_broken = isinstance(given, str) and is_structured_text(given)
-    if isinstance(ids, list | tuple) and all(isinstance(each, str) for each in ids) and not is_broken:
-        stripped = [each.strip() for each in ids]
-        if not any(each.lower() in ("true", "false") for each in stripped):
-            return tuple(each for each in stripped if each not in ("", "None"))
-    raise AirflowFailException(
-        "resend must be the id of the transfer to send once more, as the task's error names it, or a list of ids, not "
-        f"{value!r:.100}"
-    )

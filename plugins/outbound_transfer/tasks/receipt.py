@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -41,9 +41,6 @@ PLACEHOLDER: Final = "{transfer_id}"
 #: The XCom of a task with what the service does not return of a transfer.
 FACTS_KEY: Final = "outbound_transfer_receipt"
 
-#: The XCom of a task whose send a person has approved: ``transfer_id``, ``by`` and ``at``, and the content's ``code``.
-APPROVAL_KEY: Final = "approval"
-
 #: The ``security`` of a transfer for which none was given.
 ACCOUNT_DEFAULT: Final = "account_default"
 
@@ -63,23 +60,18 @@ class ReceiptFacts(msgspec.Struct, frozen=True):
 
     :ivar security: the option, or :data:`ACCOUNT_DEFAULT`; None if it is not known.
     :ivar sha256: in hexadecimal, by the file's id.
-    :ivar secrets: stands for answer and phones; see :func:`.secrets_code`. "" if it is not known.
     """
 
     transfer_id: str
     account: str
     security: str | None = None
     sha256: dict[str, str] = {}
-    secrets: str = ""
 
 
-def publish_facts(
-    context: Context, memory: Memory | None, security: str | None = None, secrets: str = ""
-) -> list[ReceiptFacts]:
+def publish_facts(context: Context, memory: Memory | None, security: str | None = None) -> list[ReceiptFacts]:
     """Store what a delivery remembers as an XCom, and return it.
 
     :param security: as the task asks for it now; the transfer may have been sent with another.
-    :param secrets: see :class:`ReceiptFacts`.
     """
     from outbound_transfer.protocol.digests import matches
 
@@ -91,7 +83,6 @@ def publish_facts(
         memory.scope.account,
         (security or ACCOUNT_DEFAULT) if is_sent_with else None,
         {file.file_id: file.sha256 for file in memory.files.values() if file.file_id and file.sha256},
-        secrets,
     )
     context["ti"].xcom_push(FACTS_KEY, to_builtins(facts))
     return [facts]
@@ -117,13 +108,10 @@ def receipt_path(receipt: str, transfer_id: str) -> str:
     return receipt.replace(PLACEHOLDER, transfer_id if _SAFE_ID.fullmatch(transfer_id) else digest)
 
 
-def build_receipt(
-    transfer: Transfer, facts: Iterable[ReceiptFacts], approvals: Iterable[Mapping[str, Any]], account: str, ti: Any
-) -> dict[str, Any]:
+def build_receipt(transfer: Transfer, facts: Iterable[ReceiptFacts], account: str, ti: Any) -> dict[str, Any]:
     """Return the document. What is not known is None.
 
     :param facts: of any transfers.
-    :param approvals: of any transfers, as their XComs have them.
     :param ti: the task instance that writes it.
     """
     known = [each for each in facts if (each.transfer_id, each.account) == (transfer.id, account)]
@@ -131,7 +119,6 @@ def build_receipt(
     shown = to_builtins(transfer)
     security = next((each.security for each in known if each.security), None)
     files = shown["files"] and [{**file, "sha256": digests.get(file["id"])} for file in shown["files"]]
-    approved = next((each for each in approvals if each.get("transfer_id") == transfer.id), None)
     index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
     written_by = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
     return {
@@ -146,7 +133,6 @@ def build_receipt(
         },
         "recipients": shown["recipients"],
         "files": files,
-        "approval": approved and {"by": approved["by"], "at": approved["at"]},
     }
 
 
@@ -200,11 +186,10 @@ class ReceiptMixin(BaseOperator):
         path = receipt_path(self.receipt, transfer.id)
         try:
             facts = publish_facts(context, memory, security) if memory else self.pull_facts(context)
-            approvals = self._pull(context, APPROVAL_KEY)
             with OutboundTransferHook(self.outbound_transfer_conn_id, is_poll=True) as hook:
                 if transfer.files is None:  # listings have none
                     transfer = _read_with_files(hook, transfer)
-                receipt = build_receipt(transfer, facts, approvals, hook.get_account(), context["ti"])
+                receipt = build_receipt(transfer, facts, hook.get_account(), context["ti"])
             write_whole(path, msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n")
         except Exception as error:
             self.log.warning(
@@ -218,11 +203,9 @@ class ReceiptMixin(BaseOperator):
 
     def pull_facts(self, context: Context) -> list[ReceiptFacts]:
         """Return what this task and those upstream have published."""
-        return [msgspec.convert(each, ReceiptFacts) for each in self._pull(context, FACTS_KEY)]
-
-    def _pull(self, context: Context, key: str) -> list[Mapping[str, Any]]:
         tasks = {self.task_id, *self.upstream_task_ids, *self.get_flat_relative_ids(upstream=True)}
-        return list(iter_mappings(context["ti"].xcom_pull(task_ids=sorted(tasks), key=key)))
+        pulled = context["ti"].xcom_pull(task_ids=sorted(tasks), key=FACTS_KEY)
+        return [msgspec.convert(each, ReceiptFacts) for each in iter_mappings(pulled)]
 
 
 def _read_with_files(hook: OutboundTransferHook, transfer: Transfer) -> Transfer:

@@ -49,8 +49,7 @@ _TABLES: Final = (
 
 _COLUMNS: Final = (
     "account", "transfer_id", "conn_id", "dag_id", "task_id", "run_id", "map_index", "try_number", "subject", "error",
-    "files", "size_bytes", "recipient_count", "created_at", "sent_at", "expires_at", "finished_at", "approved_by",
-    "approved_at",
+    "files", "size_bytes", "recipient_count", "created_at", "sent_at", "expires_at", "finished_at",
 )  # fmt: skip
 
 _TERMINAL: Final = ", ".join(f"'{status}'" for status in LEDGER_TERMINAL_STATUSES)

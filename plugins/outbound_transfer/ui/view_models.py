@@ -29,7 +29,7 @@ OUTCOMES: Final = {
     "failed": ("Failed", (FAILED,)),
 }
 
-_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "approved_at")
+_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at")
 
 #: What a template shows of one thing, by the names that it uses. Times are datetimes in UTC, or None.
 Shown: TypeAlias = dict[str, Any]
@@ -71,7 +71,6 @@ def show_delivery(
         "status": status,
         "outcome": outcome_for(status),
         "error": clean(row["error"] or "", 500),
-        "approved_by": clean(row["approved_by"] or ""),
         "files": show_files(row["files"]),
         "size": format_bytes(to_int(row["size_bytes"])),
         "recipient_count": to_int(row["recipient_count"]),

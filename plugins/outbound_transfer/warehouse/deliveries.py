@@ -44,7 +44,7 @@ _RECENT: Final = timedelta(days=30)
 _STAYS: Final = timedelta(minutes=15)
 
 _COLUMNS: Final = tuple(column.name for column in DELIVERIES.columns)
-_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "approved_at", "updated_at")
+_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at", "updated_at")
 
 
 class TaskRef(msgspec.Struct, frozen=True):
@@ -121,8 +121,6 @@ class DeliveryUpdate(msgspec.Struct, frozen=True, kw_only=True):
     picked_up_count: int = 0
     sent_at: str | None = None
     expires_at: str | None = None
-    approved_by: str | None = None
-    approved_at: str | None = None
     error: str | msgspec.UnsetType | None = msgspec.UNSET
     files: dict[str, dict[str, Any]] = {}
     untrusted_files: frozenset[str] = frozenset()
@@ -139,8 +137,7 @@ def merge(row: Mapping[str, Any] | None, update: DeliveryUpdate, now: str) -> di
     new["size_bytes"] = sum(file["size"] for file in new["files"])
     if update.status is not None and _status_rank(update.status) >= _status_rank(row["status"]):
         new |= {"status": update.status, "expires_at": update.expires_at or row["expires_at"]}
-    for name in ("sent_at", "approved_by", "approved_at"):
-        new[name] = row[name] if row[name] == ERASED else getattr(update, name) or row[name]
+    new["sent_at"] = update.sent_at or row["sent_at"]
     new["recipient_count"] = row["recipient_count"] if update.recipient_count is None else update.recipient_count
     new["picked_up_count"] = max(update.picked_up_count, row["picked_up_count"])
     if row["finished_at"] is None and new["status"] in (*TERMINAL_STATUSES, DISCARDED, REHEARSED):

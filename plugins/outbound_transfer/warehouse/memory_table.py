@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -182,12 +182,11 @@ class MemoryRow:
 
     # Claims.
 
-    def claim(self, is_active: Callable[[TaskTry], bool] = lambda _: True, resend: Collection[str] = ()) -> None:
+    def claim(self, is_active: Callable[[TaskTry], bool] = lambda _: True) -> None:
         """Make this try the owner of the row, unless a key's delivery was sent: then the row is only read.
 
         From now on, an earlier try of the task can neither read nor write.
 
-        :param resend: ids of what is to be sent once more.
         :param is_active: returns whether Airflow runs the task of another try, or is going to; asked for a delivery key
             that another task owns.
         :raises DeliveryKeyInUse: another task that is active owns the key.
@@ -196,13 +195,13 @@ class MemoryRow:
         :raises UnsupportedWarehouse: the database cannot keep two owners apart.
         """
         with self._table.naming(f"Nothing was sent, as {self._key} cannot be claimed"):
-            self._claim(is_active, resend)
+            self._claim(is_active)
 
-    def _claim(self, is_active: Callable[[TaskTry], bool], resend: Collection[str] = ()) -> None:
+    def _claim(self, is_active: Callable[[TaskTry], bool]) -> None:
         self._table.ensure()
         for _ in range(_MAX_LOST_CLAIMS):
             row = self._read()
-            if row is not None and self._is_finished(row) and row.transfer_id not in resend:
+            if row is not None and self._is_finished(row):
                 self.is_sent = True
                 return
             if row is not None:
@@ -225,7 +224,7 @@ class MemoryRow:
         owner = row.owner
         if owner.task == self._try.task:
             self._try.check_newest(owner)
-        elif not self._is_finished(row) and is_active(owner):
+        elif is_active(owner):
             index = f"[{owner.map_index}]" if owner.map_index >= 0 else ""
             raise DeliveryKeyInUse(
                 f"Task {owner.dag_id}.{owner.task_id}{index} of run {owner.run_id} delivers under delivery key "
@@ -245,11 +244,8 @@ class MemoryRow:
         changes["claim_number"] = seen.claim_number + 1
         if not self._is_remembered(seen):
             changes |= {"transfer_id": None, "sent_at": None, "memory": json.dumps(self._first_values)}
-        condition = "[claim_number] = ?"
-        if self._is_finished(seen):  # it is to be sent once more
-            changes["sent_at"] = None
-        else:  # a key's delivery may have been sent meanwhile
-            condition += " AND ([delivery_key] IS NULL OR [sent_at] IS NULL)"
+        # A key's delivery may have been sent meanwhile.
+        condition = "[claim_number] = ? AND ([delivery_key] IS NULL OR [sent_at] IS NULL)"
         with self._warehouse.transaction() as tx:
             return self._update(tx, changes, condition, (seen.claim_number,)) == 1
 

@@ -262,14 +262,6 @@ DELIVERIES: Final = Table(
     _column("sent_at", TIME, "when it was sent", null=True),
     _column("expires_at", TIME, "when pickup ends", null=True),
     _column("finished_at", TIME, "when a terminal status was first seen", null=True),
-    _column(
-        "approved_by",
-        TEXT,
-        "the Airflow user who has approved the send; NULL if nobody was asked",
-        null=True,
-        personal=True,
-    ),
-    _column("approved_at", TIME, "when that was", null=True),
     _column("updated_at", TIME, "when this row was last written"),
     # MySQL indexes the start of a long text only.
     Index("deliveries_1", "created_at", "dag_id", mysql_length={"dag_id": MAX_ACCOUNT_LENGTH}),

@@ -37,13 +37,13 @@ TOO_LARGE = r"file_too_large.*b\.bin.*2 MB.*1 MB.*split it or have the limit rai
 
 
 def test_a_byte_over_the_limit_uploads_nothing_and_says_what_to_do(deliver, sandbox, stored, too_large) -> None:
-    ti = deliver(too_large, retries=3, keep_draft=True)
+    ti = deliver(too_large, retries=3)
 
     for tries in (1, 2):
         with pytest.raises(AirflowFailException, match=TOO_LARGE):
             ti.run()
         assert ti.try_number == tries, "no retry would end otherwise"
-        assert stored(ti.xcoms["transfer_id"]) == {}, "not the files that are small enough either"
+        assert counts(sandbox)["POST", "files", 201] == 0, "not the files that are small enough either"
         ti.clear()
 
     assert counts(sandbox)["POST", "files", 413] == 2, "in each try the first upload, and the only one"

@@ -275,7 +275,7 @@ class Process:
 
     def _is_news(self, store: Any, memory: Memory) -> bool:
         files = memory.files if self.kind == "attach" else None
-        about = (memory.phase, memory.draft_id, memory.superseded is None, files)
+        about = (memory.phase, memory.draft_id, files)
         before, self._stored[id(store)] = self._stored.get(id(store)), about
         return before != about
 

@@ -22,7 +22,7 @@ from model.replay.processes import CONNECTION, Fate, Gate, LateCall, Process, ga
 from model.replay.sample import Schedule, Step
 from model.replay.service import Service, make_late_call
 from model.replay.tasks import CONTENTS, RETRIES, Instance, ProcessTaskInstance, Tasks
-from model.world import CONNECTIONS, MEMORIES, scope
+from model.world import MEMORIES, scope
 from model.world import Process as ModelProcess
 from outbound_transfer.airflow_compat.names import (
     AirflowFailException,
@@ -40,14 +40,12 @@ from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.warehouse import config
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
-from support.tasks import WAITING_FOR_A_PERSON, Person, ProcessCrashed, SimulatedClock
+from support.tasks import ProcessCrashed, SimulatedClock
 
 #: Where a real process stops before what the model's does next.
 GATES: Final = {
     **dict.fromkeys(("begin", "ATTACH"), Gate.BEGIN),
-    **dict.fromkeys(
-        ("BEGUN", "DISCARDED", "HEARD", "FORGET", "SUPERSEDE", "DISREGARD", "REVERT", "RESUME"), Gate.WRITE
-    ),
+    **dict.fromkeys(("BEGUN", "DISCARDED", "HEARD", "FORGET", "RESUME"), Gate.WRITE),
     **dict.fromkeys(("WITHDRAW", "ANNOUNCE", "PLAN", "ATTACHED"), Gate.WRITE),
     **dict.fromkeys(("CLAIM_OLD", "CLAIM_KEY"), Gate.CLAIM),
     **dict.fromkeys(("RETRIEVE", "ATTACH_READ", "READ"), Gate.READ),
@@ -96,8 +94,7 @@ class Replay:
         ]
         #: The task of the run that removes drafts; one that creates a draft asks for what it has removed.
         self._removing = Instance("remove", "discard")
-        is_deferrable, needs_approval = "deferral" in scenario.limits, rules.needs_approval
-        self._tasks = Tasks(name, first_id, is_deferrable=is_deferrable, needs_approval=needs_approval)
+        self._tasks = Tasks(name, first_id, is_deferrable="deferral" in scenario.limits)
         self._began = timezone.utcnow() - timedelta(minutes=1)
         self._clear_number = 0
         self.processes: dict[tuple[int, int], Process] = {}
@@ -155,8 +152,6 @@ class Replay:
         what, who = step.event.what, step.event.who
         if step.trouble == "try" or what == "goes on after its deferral":
             self._start(step, is_resumed=step.trouble != "try")
-        elif what.startswith("a person approves"):
-            self._start(step, is_resumed=True, answers=Person.approves)
         elif step.trouble:
             HANDLERS[step.trouble](self, step)
         elif who is None:
@@ -166,10 +161,7 @@ class Replay:
 
     # Processes.
 
-    def reject(self, step: Step) -> None:
-        self._start(step, is_resumed=True, answers=Person.rejects)
-
-    def _start(self, step: Step, *, is_resumed: bool, answers: Callable[[Any], str | None] = Person.approves) -> None:
+    def _start(self, step: Step, *, is_resumed: bool) -> None:
         assert step.event.who is not None
         number = step.event.who[0]
         model = next(each for each in step.after.processes if each.context[:2] == step.event.who)
@@ -180,19 +172,11 @@ class Replay:
         instance.state = "running"
         others = [each for each in self.instances if each is not instance]
         deferred = self._deferred.pop(number, None)
-        instance.person.does = answers
         draft_id = ""
         if instance.kind in ("attach", "send"):
             draft_id = str(self.instances[0].result)
         ti = ProcessTaskInstance(
-            partial(
-                self._tasks.operator,
-                instance,
-                context.item,
-                context.key,
-                resend=[*map(self._real_resend, context.resend)],
-                draft_id=draft_id,
-            ),
+            partial(self._tasks.operator, instance, context.item, context.key, draft_id=draft_id),
             self._clock,
             RETRIES,
             try_number=instance.try_number,
@@ -208,7 +192,6 @@ class Replay:
             instance=instance,
             of_run=self.instances,
             is_resumed=is_resumed,
-            person=instance.person,
         )
         ti.max_tries = instance.max_tries
         ti.xcoms = instance.xcoms
@@ -223,14 +206,6 @@ class Replay:
         process.start()
         self._note(step, process)
 
-    def _real_resend(self, named: str) -> str:
-        """Return what ``resend`` names in the model as the real service has it: a transfer, or an account."""
-        if named.isdecimal():
-            return self.ids[int(named)][0]
-        connection = next(name for name, each in CONNECTIONS.items() if each.account == named)
-        with self.service.client(connection) as client:
-            return client.settings.account
-
     def _upstream(self, number: int) -> dict[str, Any]:
         """Return the tasks that a task asks for XComs."""
         kind = self.instances[number].kind
@@ -242,9 +217,7 @@ class Replay:
         operator, context = ti._operator(), ti.context()
         if deferred is None:
             return operator.execute(context=context)
-        is_asked = isinstance(deferred, WAITING_FOR_A_PERSON)
-        event = ti.person.respond(ti, deferred.timeout) if is_asked else timezone.utcnow()
-        given = {**(deferred.kwargs or {}), "event": event}
+        given = {**(deferred.kwargs or {}), "event": timezone.utcnow()}
         return operator.resume_execution(next_method=deferred.method_name, next_kwargs=given, context=context)
 
     def _process(self, step: Step) -> tuple[ModelProcess, Process]:
@@ -255,8 +228,6 @@ class Replay:
 
     def _go_on(self, step: Step) -> None:
         model, process = self._process(step)
-        if model.then == "NOT_APPROVED" and process.gate is Gate.READ:
-            process.go()  # the real one looks first whether there is a draft to discard
         if process.skip_to(_gate(model), may_be_old=model.next in MAY_BE_OLD):
             process.go()
         elif (process.is_alive or not _is_over(step)) and not (_is_unseen(model, step) or _is_behind(process, model)):
@@ -317,8 +288,6 @@ class Replay:
                 instance.state = "success"
             case TaskDeferred():
                 instance.state, self._deferred[who[0]] = "deferred", process.error
-            case error if isinstance(error, WAITING_FOR_A_PERSON):
-                instance.state, self._deferred[who[0]] = "awaiting", error
             case AirflowFailException() | AirflowSkipException():
                 instance.state = "refused"
             case DraftChanged() if instance.kind == "send":
@@ -339,9 +308,6 @@ class Replay:
         self._clear_number += 1
         for number in numbers:
             self.instances[number].clear()
-
-    def clear_another(self, step: Step) -> None:
-        self._clear_number += 1
 
     def crash(self, step: Step) -> None:
         fate = Fate.DIE_AFTER if step.event.detail.startswith("after") else Fate.DIE
@@ -523,8 +489,6 @@ class _Clock(SimulatedClock):
 #: What lets each trouble happen.
 HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("clear", "clear one", "clear an index"), Replay.clear),
-    **dict.fromkeys(("resend", "resend one"), Replay.clear),
-    "resend for another": Replay.clear_another,
     "crash": Replay.crash,
     "crash in a call": Replay.crash_in_call,
     "zombie": Replay.give_up,
@@ -551,5 +515,4 @@ HANDLERS: Final[dict[str, Callable[[Replay, Step], object]]] = {
     **dict.fromkeys(("pickup", "pickup after the check"), Replay.pick_up),
     "restored service": Replay.restore,
     "removed by a task": Replay.remove_draft,
-    "rejection": Replay.reject,
 }

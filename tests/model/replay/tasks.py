@@ -14,7 +14,7 @@ from outbound_transfer.operators.transfer import (
     DeliverFilesOperator,
     SendTransferOperator,
 )
-from support.tasks import FakeTaskInstance, InMemoryStateStore, Person
+from support.tasks import FakeTaskInstance, InMemoryStateStore
 
 #: More than any schedule uses: whether a try is the last is not what the model is about.
 RETRIES: Final = 20
@@ -43,7 +43,6 @@ class Instance:
     error: BaseException | None = None
     xcoms: dict[str, Any] = field(default_factory=dict)
     store: InMemoryStateStore = field(default_factory=InMemoryStateStore)
-    person: Person = field(default_factory=lambda: Person(Person.approves))
 
     @property
     def state_name(self) -> str:
@@ -91,11 +90,8 @@ class Tasks:
     :param first_id: of the transfer that is delivered again; "" if none is.
     """
 
-    def __init__(
-        self, name: str, first_id: str = "", *, is_deferrable: bool = False, needs_approval: bool = False
-    ) -> None:
+    def __init__(self, name: str, first_id: str = "", *, is_deferrable: bool = False) -> None:
         self._name, self._first_id, self._is_deferrable = name, first_id, is_deferrable
-        self._needs_approval = needs_approval
 
     def subject(self, item: str) -> str:
         return f"for {PEOPLE[item]} of {self._name}"
@@ -123,16 +119,16 @@ class Tasks:
             "security_answer": f"the answer {files}",
         }
 
-    def operator(self, instance: Instance, item: str, key: str, *, resend: list[str], draft_id: str) -> Any:
+    def operator(self, instance: Instance, item: str, key: str, *, draft_id: str) -> Any:
         common = {"task_id": instance.task_id, "retries": RETRIES, "deferrable": self._is_deferrable}
         if instance.kind == "attach":
             return AttachFilesOperator(**common, transfer_id=draft_id, files=self.files(item), max_parallel_uploads=1)
         if instance.kind == "send":
             return SendTransferOperator(**common, transfer_id=draft_id)
-        new = {**self.new_transfer(item, is_shared=instance.kind == "create"), "resend": resend}
+        new = self.new_transfer(item, is_shared=instance.kind == "create")
         if instance.kind == "create":
             return CreateTransferOperator(**common, **new)
-        files = {"files": self.files(item), "max_parallel_uploads": 1, "require_approval": self._needs_approval}
+        files = {"files": self.files(item), "max_parallel_uploads": 1}
         if self._first_id:
             del new["subject"], new["recipients"]
             return RedeliverFilesOperator(**common, **new, **files, transfer_id=self._first_id)

@@ -24,7 +24,6 @@ from outbound_transfer.delivery.draft_writer import DraftWriter
 from outbound_transfer.delivery.evidence import EvidenceCollector
 from outbound_transfer.delivery.memory_store import TaskMemoryStore
 from outbound_transfer.delivery.shared_draft import SharedDraft
-from outbound_transfer.operators import transfer
 from outbound_transfer.warehouse.memory_table import MemoryRow
 
 REPLAYED = [each for each in ALL if each.name not in NOT_REPLAYED]
@@ -121,7 +120,6 @@ def unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(scenarios.ONE_TASK, deciding(Action.RESUME, Action.DISCARD), id="any draft is continued"),
         pytest.param(scenarios.ONE_TASK, deciding(Action.CREATE, Action.SEARCH), id="nobody is asked"),
-        pytest.param(scenarios.RESEND, without(transfer, "to_resend", ""), id="a resend is ignored"),
         pytest.param(
             scenarios.MAPPED, deciding(Action.SEND, Action.SEARCH, step=Step.SEND), id="nobody is asked before the send"
         ),

@@ -1,14 +1,12 @@
 """A state machine of a DAG run: a delivery in one task, and one in steps, under what happens to services and files.
 
 Hypothesis composes schedules of task runs and clears, planned faults, deaths of the task's process at any request,
-sources that change between runs and within them, files that are wanted and not wanted any more, pickups, cancels,
-drafts that grow too old, and a person who approves each send. What happens to tasks, memories, connections and requests
-that are late is the model's (:mod:`model.replay`). After every step the sandbox's ledger and stored bytes judge, never
-what a client believes:
+sources that change between runs and within them, files that are wanted and not wanted any more, pickups, cancels, and
+drafts that grow too old. What happens to tasks, memories, connections and requests that are late is the model's
+(:mod:`model.replay`). After every step the sandbox's ledger and stored bytes judge, never what a client believes:
 
 * each delivery is billed at most once;
 * what was sent is just the wanted sources' bytes, whole versions of each and never a mixture;
-* a person has approved just these bytes, where that is asked for;
 * a task that succeeded has sent; one that failed has not sent itself, or its error names the transfer and says so;
 * where nothing is wrong any more and nothing is sent yet, a clear sends.
 """
@@ -21,9 +19,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import httpx
@@ -31,7 +27,6 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from outbound_transfer.operators.approval import ApprovedSendOperator
 from outbound_transfer.operators.transfer import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -43,7 +38,7 @@ from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun,
 from support.calls import ProcessCrashed, die, intercepted, process
 from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
 from support.oracle import says_sent
-from support.tasks import FakeTaskInstance, Person, SimulatedClock
+from support.tasks import FakeTaskInstance, SimulatedClock
 
 DAY = 86_400
 STEPS = 20
@@ -66,10 +61,6 @@ CONTENTS: dict[str, Callable[[bytes], bytes | None]] = {
 NO_CREDIT, NO_FILE, NO_SERVICE = "no credit", "no file", "no service"
 AWAY = {"away at the create": "/v1/transfers", "away at the send": "*/send"}
 troubles = st.sampled_from([None, None, None, None, NO_CREDIT, NO_FILE, NO_SERVICE, *AWAY])
-
-#: Whether a person approves each send; and whether Airflow shows the request of a later try, or that of the first one.
-NOT_NEEDED, SHOWS_EACH, SHOWS_FIRST = "not needed", "shows each", "shows the first"
-APPROVES, REJECTS = "approves", "rejects"
 
 
 class ClockWithCallback(SimulatedClock):
@@ -129,9 +120,8 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         deferrable=st.booleans(),
         late=st.sampled_from([False] * 9 + [True]),
         given=st.sampled_from(sorted(INPUTS)),
-        approval=st.sampled_from([NOT_NEEDED, NOT_NEEDED, SHOWS_EACH, SHOWS_FIRST]),
     )
-    def begin(self, deferrable: bool, late: bool, given: str, approval: str = NOT_NEEDED) -> None:
+    def begin(self, deferrable: bool, late: bool, given: str) -> None:
         self.late = late
         #: How deliveries get their files.
         self.given = given
@@ -142,8 +132,6 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.sandbox: Sandbox = self.run.sandbox
         #: Whether the service may have shown as a draft what was sent.
         self.may_be_shown_as_draft = False
-        #: Whether a person approves each send, what that does next, and the texts that it has approved.
-        self.approval, self.does, self.approved = approval, APPROVES, list[str]()
         self.death = CrashInjector()
         self.deferrable = deferrable
         #: What is in the way of the task that runs; see :data:`troubles`.
@@ -189,12 +177,9 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def task(self, name: str, what: Callable[[], tuple[type, dict[str, Any]]]) -> FakeTaskInstance:
         def make() -> Any:
             operator, arguments = what()
-            if self.approval != NOT_NEEDED and issubclass(operator, ApprovedSendOperator):
-                arguments = {**arguments, "require_approval": True, "approval_timeout": timedelta(hours=1)}
             return operator(task_id=name, **{"deferrable": self.deferrable, **arguments})
 
-        person = Person(self.respond, keeps_first=self.approval == SHOWS_FIRST)
-        ti = FakeTaskInstance(make, self.run.time, RETRIES, task_id=name, person=person)
+        ti = FakeTaskInstance(make, self.run.time, RETRIES, task_id=name)
         ti.before_retry = self.before_retry
         return ti
 
@@ -203,20 +188,6 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         if self.trouble in AWAY:
             self.trouble = None
             self.sandbox.clear_faults()
-
-    def respond(self, shown: SimpleNamespace) -> str | None:
-        """A person takes a minute, in which anything may happen."""
-        does, self.does = self.does, APPROVES
-        self.counts[f"a person {does}"] += 1
-        self.run.time.sleep(60)
-        if does == APPROVES:
-            self.approved.append(shown.body)
-        return {APPROVES: Person.approves, REJECTS: Person.rejects}.get(does, lambda _: None)(shown)
-
-    @precondition(lambda self: self.approval != NOT_NEEDED)
-    @rule(does=st.sampled_from([REJECTS, "is away"]))
-    def plan_person(self, does: str) -> None:
-        self.does = does
 
     # What happens around the tasks.
 
@@ -287,7 +258,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         self.clear("deliver")
         self.judge("deliver", ti, *self.go("deliver", ti, trouble))
 
-    @precondition(lambda self: not self.late and self.approval != SHOWS_FIRST)
+    @precondition(lambda self: not self.late)
     @rule()
     def deliver_in_order(self) -> None:
         """Nothing is in the way: what was not sent is sent."""
@@ -299,7 +270,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     def clear_the_way(self) -> None:
         self.harness.restore_files()
         self.sandbox.clear_faults()
-        self.death.at, self.run.time.meanwhile, self.does = -1, None, APPROVES
+        self.death.at, self.run.time.meanwhile = -1, None
 
     @rule()
     def create(self) -> None:
@@ -421,9 +392,6 @@ class DeliveryStateMachine(RuleBasedStateMachine):
         meant = self.attached if name == "send" else self.versions
         stored = stored_digests(self.sandbox, transfer_id, transfer["files"])
         assert meant is not None
-        sent = [self.sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in transfer["files"]]
-        is_approved = any(all(digest in body for digest in sent) for body in self.approved)
-        assert self.approval == NOT_NEEDED or is_approved, f"nobody has approved {transfer_id}"
         assert stored.keys() == meant.keys(), (
             f"{transfer_id} was sent with {sorted(stored)}, wanted are {sorted(meant)}"
         )

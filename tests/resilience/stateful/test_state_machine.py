@@ -13,7 +13,6 @@ import pytest
 from resilience.fault_matrix.matrix import DELIVERY, Harness
 from resilience.fault_matrix.mutants import ForgetfulDelivery
 from resilience.stateful.state_machine import (
-    NOT_NEEDED,
     DeliveryStateMachine,
     schedules,
 )
@@ -42,9 +41,9 @@ def test_no_schedule_breaks_a_promise(harness: Harness, number: int) -> None:
 
 @pytest.fixture
 def begun(harness: Harness) -> Callable[..., DeliveryStateMachine]:
-    def begin(given: str = "paths", *, deferrable: bool = False, approval: str = NOT_NEEDED) -> DeliveryStateMachine:
+    def begin(given: str = "paths", *, deferrable: bool = False) -> DeliveryStateMachine:
         machine: DeliveryStateMachine = type("DeliveryStateMachine", (DeliveryStateMachine,), {"harness": harness})()
-        machine.begin(deferrable=deferrable, late=False, given=given, approval=approval)
+        machine.begin(deferrable=deferrable, late=False, given=given)
         return machine
 
     return begin

@@ -1,4 +1,4 @@
-"""Numbers, and the id to send once more, among the arguments of operators."""
+"""Numbers among the arguments of operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
-from outbound_transfer.tasks.arguments import to_resend, to_whole_number
+from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.airflow_names import AirflowFailException
 
@@ -32,26 +32,6 @@ def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
     assert (attach.max_parallel_uploads, deliver.max_parallel_uploads) == (4, 4)
     assert "max_parallel_uploads" in attach.template_fields
     assert "max_parallel_uploads" in deliver.template_fields
-
-
-@pytest.mark.parametrize("value", [None, "", " ", "None", [], "[]", ["", " None "]])
-def test_an_id_to_send_once_more_may_be_left_out(value: Any) -> None:
-    assert to_resend(value) == ()
-
-
-@pytest.mark.parametrize(
-    "value", ["a, b", " a,b,\n", "a b", "a;\nb", ["a", "b "], ("a", "b"), '["a", "b"]', "['a', 'b']"]
-)
-def test_several_ids_to_send_once_more_may_come_from_a_template(value: Any) -> None:
-    assert to_resend(value) == ("a", "b")
-
-
-@pytest.mark.parametrize(
-    "value", [True, False, "true", " FALSE ", 0, 1, [1], ["a", "true"], {"id": "tr_1"}, "{}", "[tr_1]"]
-)
-def test_what_is_no_id_to_send_once_more_is_refused(value: Any) -> None:
-    with pytest.raises(AirflowFailException, match="resend must be the id of the transfer to send once more, .* not "):
-        to_resend(value)
 
 
 @pytest.mark.parametrize(

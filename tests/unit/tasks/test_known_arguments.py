@@ -67,8 +67,6 @@ WRONG = [
     (SendTransferOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
     (DeliverFilesOperator, {"security": "e-mail"}, "security must be one of none, email, .* not 'e-mail'"),
     (RedeliverFilesOperator, {"security": "e-mail"}, "security must be one of none"),
-    (DeliverFilesOperator, {"resend": True}, "resend must be the id of the transfer to send once more"),
-    (CreateTransferOperator, {"resend": "true"}, "resend must be the id of the transfer .* not 'true'"),
     (DeliverFilesOperator, {"delivery_key": ""}, "delivery_key must be a text of printable characters"),
     (AttachFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
     (SendTransferOperator, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
@@ -135,9 +133,7 @@ RIGHT = [
     (DeliverFilesOperator, {"poke_interval": 30, "timeout": 60}),  # the defaults of a DAG's sensors
     (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),
     (DeliverFilesOperator, {"security": "{{ params.security }}"}),
-    (DeliverFilesOperator, {"resend": "{{ params.resend }}", "delivery_key": "k"}),
-    (DeliverFilesOperator, {"resend": "tr_1", "delivery_key": "k"}),
-    (RedeliverFilesOperator, {"resend": None}),
+    (DeliverFilesOperator, {"delivery_key": "k"}),
     (DeliverFilesOperator, {"files": lambda context, jinja_env: []}),  # Airflow renders such
     (DeliverFilesOperator, {"files": ["{{ params.file }}"]}),
     (SqlToOutboundTransferOperator, {"file_name": "{{ params.name }}"}),

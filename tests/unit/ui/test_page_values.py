@@ -54,7 +54,6 @@ def row(**values: Any) -> Row:
         "files": "[]", "size_bytes": 0, "recipient_count": 2, "picked_up_count": 1,
         "created_at": "2026-03-10T11:00:00.000000Z",
         "sent_at": "2026-03-10T11:30:15.000000Z", "expires_at": "2026-03-11T11:30:15.000000Z", "finished_at": None,
-        "approved_by": None, "approved_at": None,
     } | values  # fmt: skip
 
 

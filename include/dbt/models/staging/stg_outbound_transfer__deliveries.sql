@@ -20,7 +20,5 @@ SELECT
     {{ outbound_transfer.time_column('sent_at') }},
     {{ outbound_transfer.time_column('expires_at') }},
     {{ outbound_transfer.time_column('finished_at') }},
-    {{ outbound_transfer.column('approved_by') }},
-    {{ outbound_transfer.time_column('approved_at') }},
     {{ outbound_transfer.time_column('updated_at') }}
 FROM {{ source('outbound_transfer', 'deliveries') }}
