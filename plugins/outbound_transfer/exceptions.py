@@ -54,6 +54,7 @@ from outbound_transfer.queries.errors import (
     ResultNotWritable,
     ResultTooLong,
 )
+from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
 from outbound_transfer.warehouse.errors import (
     CursorMoved,
     DeliveryKeyInUse,
@@ -142,7 +143,9 @@ __all__ = [
     "TransferLimitReached",
     "UnknownFeed",
     "UnreliableTable",
+    "UnsupportedDatabase",
     "UnsupportedWarehouse",
+    "UnusableDatabase",
     "UnusableTable",
     "WarehouseBusy",
     "WarehouseError",

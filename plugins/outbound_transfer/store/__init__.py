@@ -1,0 +1,1 @@
+"""What the provider stores in a SQL database, through SQLAlchemy Core over an Airflow connection."""

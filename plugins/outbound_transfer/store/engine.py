@@ -1,0 +1,213 @@
+"""The database of an Airflow connection, through SQLAlchemy: a short connection for each transaction."""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from outbound_transfer.store import duckdb
+from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
+
+T = TypeVar("T")
+
+#: What is stored.
+Use: TypeAlias = Literal["events", "transfers", "deliveries"]
+
+#: Databases in SQLAlchemy, by the types of connections and the dialects of hooks.
+_DATABASES: Final = {"postgres": "postgresql", "mariadb": "mysql"} | {
+    name: name for name in ("postgresql", "mysql", "sqlite", "duckdb")
+}
+
+#: URLs, by the module of a driver's connections.
+_URLS: Final = {
+    "psycopg": "postgresql+psycopg://",
+    "psycopg2": "postgresql+psycopg2://",
+    "MySQLdb": "mysql+mysqldb://",
+    "sqlite3": "sqlite://",
+    "_duckdb": duckdb.URL,
+    "duckdb": duckdb.URL,
+}
+
+#: Errors over what another session has changed or made: a deadlock, a serialization, a record, a table, an index.
+_CONFLICTS: Final = ("40001", "40P01", "42P07", 1213, 1020, 1412, 1050, 1061)
+
+#: Errors over a schema that does not exist, and over a missing right; SQLite and DuckDB have no codes.
+_MISSING: Final = ("3F000", 1049, "unknown database", "Schema with name")
+_FORBIDDEN: Final = ("42501", 1044, 1142, "readonly database", "read-only mode")
+
+#: Seconds for which a transaction is repeated after conflicts.
+_RETRY_SECONDS: Final = 5.0
+
+
+class HookLike(Protocol):
+    """The part of Airflow's ``DbApiHook`` that is used here."""
+
+    @property
+    def dialect_name(self) -> str: ...
+
+    def get_conn(self) -> Any: ...
+
+    def get_uri(self) -> str: ...
+
+
+class Database:
+    """The database of a hook.
+
+    :param hook: opens each connection, with all that the Airflow connection says.
+    :param use: what is stored.
+    :param timeout: seconds to wait for other sessions.
+    :raises UnsupportedDatabase: the provider does not store this there.
+    """
+
+    def __init__(self, hook: HookLike, use: Use, *, timeout: float = 30.0) -> None:
+        dialect = hook.dialect_name.partition("+")[0]
+        kind = getattr(hook, "conn_type", None) or dialect  # Redshift's dialect may be PostgreSQL's
+        self.name, self.timeout, self._hook = _DATABASES.get(dialect, ""), timeout, hook
+        possible = "PostgreSQL, MySQL, MariaDB, SQLite" + (" or DuckDB" if use != "deliveries" else "")
+        if not self.name or self.name != _DATABASES.get(kind) or (self.name == "duckdb" and use == "deliveries"):
+            raise UnsupportedDatabase(f"No {use} are stored in {kind}: name a connection of one of {possible}")
+        self._lock = threading.Lock()
+        self._engine: sa.Engine | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator[sa.Connection]:
+        """Open a transaction on a connection of its own; commit it at the end, roll it back on an exception."""
+        with self._file_lock() if self.name == "duckdb" else nullcontext():
+            with self._lock:
+                self._engine = engine = self._engine or self._make_engine()
+            with engine.begin() as tx:
+                yield tx
+
+    def retry(self, change: Callable[[], T]) -> T:
+        """Run a transaction, again if another session makes the same row or table, or changes the same row first.
+
+        :return: the result of ``change``.
+        """
+        deadline = time.monotonic() + _RETRY_SECONDS
+        while True:
+            try:
+                return change()
+            except DBAPIError as error:
+                is_conflict = isinstance(error, IntegrityError) or _is_one_of(error, _CONFLICTS)
+                if not is_conflict or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  # so that two sessions do not stay in step
+
+    def create_tables(self, tables: sa.MetaData) -> None:
+        """Create the tables that do not exist. Several sessions may do so at the same time.
+
+        :raises UnusableDatabase: their schema does not exist, or the user may not create them.
+        """
+        where = f"the schema '{tables.schema}'" if tables.schema else "the connection's schema"
+        try:
+            self.retry(lambda: self._create_tables(tables))
+        except DBAPIError as error:
+            if _is_one_of(error, _MISSING):
+                raise UnusableDatabase(f"There is no place for the tables: create {where}") from error
+            if _is_one_of(error, _FORBIDDEN):
+                raise UnusableDatabase(f"The user may not create tables in {where}: grant that right") from error
+            raise
+
+    def _create_tables(self, tables: sa.MetaData) -> None:
+        with self.begin() as tx:
+            there = sa.inspect(tx)
+            if all(there.has_table(each.name, each.schema) for each in tables.sorted_tables):
+                return  # a user that may not create tables can use them
+            if self.name == "postgresql":  # two sessions that create one table at the same time collide in the catalog
+                tx.exec_driver_sql("SELECT pg_advisory_xact_lock(8029759185026510692)")
+            tables.create_all(tx)
+
+    def _make_engine(self) -> sa.Engine:
+        """Return an engine for the driver of the hook; its first connection, which tells the driver, is used first."""
+        first = [self._wait(self._hook.get_conn)]
+        driver = type(first[0]).__module__.partition(".")[0]
+        if driver not in _URLS:
+            first[0].close()
+            raise UnsupportedDatabase(f"The driver {driver} is not supported: use psycopg, psycopg2 or mysqlclient")
+
+        def connect() -> Any:
+            connection = first.pop() if first else self._wait(self._hook.get_conn)
+            try:
+                return self._prepare(driver, connection)
+            except BaseException:
+                connection.close()
+                raise
+
+        level = {"isolation_level": "READ COMMITTED"} if self.name == "postgresql" else {}
+        engine = sa.create_engine(_URLS[driver], creator=connect, poolclass=sa.NullPool, **level)
+        sa.event.listen(engine, "begin", self._on_begin)
+        return engine
+
+    def _prepare(self, driver: str, connection: Any) -> Any:
+        """Undo what the extra of a connection says of rows, and take nothing from the server's defaults."""
+        if driver == "psycopg":
+            from psycopg.rows import tuple_row
+
+            connection.row_factory = tuple_row
+        elif driver == "psycopg2":
+            from psycopg2.extensions import cursor
+
+            connection.cursor_factory = cursor
+        elif driver == "sqlite3":
+            connection.isolation_level = connection.row_factory = None  # SQLAlchemy begins, and not the driver
+            connection.execute(f"PRAGMA busy_timeout = {self.timeout * 1_000:.0f}")
+            connection.execute("PRAGMA journal_mode = WAL")
+        elif driver == "MySQLdb":
+            from MySQLdb.cursors import Cursor
+
+            connection.cursorclass = Cursor
+            connection.set_character_set("utf8mb4")
+            connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            connection.query(
+                "SET sql_mode = 'TRADITIONAL', time_zone = '+00:00', autocommit = 0, default_storage_engine = InnoDB,"
+                f" innodb_lock_wait_timeout = {max(1, round(self.timeout))}"
+            )
+        return connection if self.name != "duckdb" else duckdb.Connection(connection)
+
+    def _on_begin(self, tx: sa.Connection) -> None:
+        if self.name == "sqlite":  # a transaction that reads first and writes later can deadlock with its like
+            tx.exec_driver_sql("BEGIN IMMEDIATE")
+        elif self.name == "postgresql":  # of the transaction alone: a pooler may give the session to others
+            timeout = f"SET LOCAL statement_timeout = {self.timeout * 1_000:.0f}"
+            tx.exec_driver_sql(f"SET LOCAL TIME ZONE 'UTC'; {timeout}")  # in another zone, a time may be in no year
+
+    @contextmanager
+    def _file_lock(self) -> Iterator[None]:
+        # Two processes that open a new file at once may both succeed, and the later writes over the other's tables.
+        path = self._hook.get_uri().removeprefix("duckdb:///")
+        if path in ("", ":memory:"):
+            raise UnsupportedDatabase("The connection leads to a database of DuckDB in memory: set its host to a file")
+        with Path(f"{path}.lock").open("w") as file:
+            self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            yield
+
+    def _wait(self, attempt: Callable[[], T]) -> T:
+        """Repeat an attempt as long as other processes have the file of DuckDB open."""
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                return attempt()
+            except Exception as error:
+                if not isinstance(error, BlockingIOError) and "lock on file" not in str(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise UnusableDatabase(
+                        f"Other programs had the DuckDB file open for {self.timeout:.0f} s"
+                    ) from error
+            time.sleep(0.02)
+
+
+def _is_one_of(error: DBAPIError, kinds: Iterable[str | int]) -> bool:
+    """Return whether an error is one of these, by SQLSTATE, number or text."""
+    driver: Any = error.orig
+    code = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None) or (driver.args or [None])[0]
+    return any(code == kind or (isinstance(kind, str) and " " in kind and kind in str(driver)) for kind in kinds)

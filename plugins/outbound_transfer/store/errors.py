@@ -1,0 +1,19 @@
+"""Errors of the store."""
+
+from __future__ import annotations
+
+from outbound_transfer.protocol.errors import OutboundTransferError
+
+
+class UnsupportedDatabase(OutboundTransferError):
+    """The connection leads to a database, or has a driver, that the provider does not store this in.
+
+    What to do: name a connection of a database in the message. Not retried; nothing was created.
+    """
+
+
+class UnusableDatabase(OutboundTransferError):
+    """The tables cannot be created, or another program has the file of DuckDB open.
+
+    What to do: create the schema, grant the role the right to create tables, or close the program. Nothing was created.
+    """

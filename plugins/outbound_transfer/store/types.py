@@ -1,0 +1,116 @@
+"""Types of columns whose values are the same in each database: times in UTC, JSON as text, exact texts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
+
+
+class Time(sa.TypeDecorator[datetime]):
+    """A point in time: a datetime in UTC. Text of a fixed length, which sorts by time, in SQLite."""
+
+    impl, cache_ok = sa.TIMESTAMP(timezone=True), True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        types: dict[str, TypeEngine[Any]] = {"sqlite": sa.Text(), "mysql": mysql.DATETIME(fsp=6)}
+        return dialect.type_descriptor(types.get(dialect.name, self.impl_instance))
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | str | None:
+        """Return the time as the database takes it.
+
+        :raises ValueError: the time has no zone, or is in no year in UTC.
+        """
+        if value is None:
+            return None
+        if value.utcoffset() is None:
+            raise ValueError(f"the time {value} has no zone")
+        try:
+            utc = value.astimezone(UTC)
+        except OverflowError:
+            raise ValueError(f"the time {value} is in no year in UTC") from None
+        # Drivers know the class itself, and not those of pendulum.
+        plain = datetime(*utc.timetuple()[:6], utc.microsecond)
+        if dialect.name == "sqlite":
+            return plain.isoformat(timespec="microseconds") + "Z"
+        return plain if dialect.name == "mysql" else plain.replace(tzinfo=UTC)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        """Return the time in UTC."""
+        if value is None:
+            return None
+        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+class _PlainJson(sa.types.UserDefinedType[str]):
+    """A column of JSON whose driver is given text, and not a value to encode."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the name of the type."""
+        return self.name
+
+
+class Json(sa.TypeDecorator[str]):
+    """JSON as the text that it is written in: no driver rounds its numbers.
+
+    PostgreSQL's JSONB keeps the digits, and neither spaces nor the order of names. MySQL's own JSON would round.
+    """
+
+    impl, cache_ok = sa.Text(), True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        types: dict[str, TypeEngine[Any]] = {"postgresql": _PlainJson("JSONB"), "duckdb": _PlainJson("JSON")}
+        return dialect.type_descriptor(types.get(dialect.name) or Text().load_dialect_impl(dialect))
+
+    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return the column as text."""
+        return sa.type_coerce(_AsText(column), sa.Text())
+
+
+class _AsText(sa.sql.functions.GenericFunction[str]):
+    """A column of JSON as text."""
+
+    inherit_cache = True
+
+
+@compiles(_AsText)
+def _cast(element: Any, compiler: Any, **options: Any) -> str:
+    column: str = compiler.process(element.clauses, **options)
+    return f"CAST({column} AS TEXT)" if compiler.dialect.name in ("postgresql", "duckdb") else column
+
+
+class Text(sa.TypeDecorator[str]):
+    """Text that is equal only to itself: case, accents and trailing spaces count.
+
+    :param length: most characters, of a text in a key; None if it is in none.
+    """
+
+    impl, cache_ok = sa.Text(), True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.length = length
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        if dialect.name != "mysql":
+            return dialect.type_descriptor(sa.Text())
+        # MySQL's utf8mb4_bin ignores trailing spaces, and its other collations case or accents.
+        exact = "utf8mb4_nopad_bin" if getattr(dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+        if self.length is None:
+            return dialect.type_descriptor(mysql.LONGTEXT(charset="utf8mb4", collation=exact))
+        return dialect.type_descriptor(mysql.VARCHAR(self.length, charset="utf8mb4", collation=exact))
+
+
+BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql")
+WHOLE: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+FLAG: Final = sa.Boolean()

@@ -1,0 +1,50 @@
+"""Values of columns, without a database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from outbound_transfer.store.types import Json, Text, Time
+
+DIALECTS = [postgresql.dialect(), mysql.dialect(), sqlite.dialect()]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_a_time_without_a_zone_or_in_no_year_is_not_stored_as_another(dialect: sa.Dialect) -> None:
+    with pytest.raises(ValueError, match="has no zone"):
+        Time().process_bind_param(datetime(2026, 1, 1), dialect)
+    with pytest.raises(ValueError, match="is in no year in UTC"):
+        Time().process_bind_param(datetime.min.replace(tzinfo=timezone(timedelta(hours=2))), dialect)
+
+
+def test_times_of_sqlite_sort_as_texts() -> None:
+    moments = [
+        datetime.min.replace(tzinfo=UTC),
+        datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))),
+        datetime(2026, 1, 1, 0, 0, 0, 1, UTC),
+        datetime.max.replace(tzinfo=UTC),
+    ]
+    texts = [str(Time().process_bind_param(each, sqlite.dialect())) for each in moments]
+    assert texts == sorted(texts)
+    assert texts[1] == "2025-12-31T23:00:00.000000Z"
+    assert {len(each) for each in texts} == {27}
+
+
+def test_a_driver_never_decodes_json() -> None:
+    column = sa.Table("t", sa.MetaData(), sa.Column("j", Json())).c.j
+    query = sa.select(column)
+    assert "CAST(t.j AS TEXT)" in str(query.compile(dialect=postgresql.dialect()))
+    assert "CAST" not in str(query.compile(dialect=mysql.dialect()))  # the server makes NULL of a long text there
+    assert isinstance(column.type.load_dialect_impl(mysql.dialect()), mysql.LONGTEXT)
+
+
+@pytest.mark.parametrize(("is_mariadb", "exact"), [(True, "utf8mb4_nopad_bin"), (False, "utf8mb4_0900_bin")])
+def test_texts_of_mysql_are_told_apart_by_case_and_trailing_spaces(is_mariadb: bool, exact: str) -> None:
+    dialect = mysql.dialect(is_mariadb=is_mariadb)
+    assert Text(250).load_dialect_impl(dialect).compile(dialect) == (
+        f"VARCHAR(250) CHARACTER SET utf8mb4 COLLATE {exact}"
+    )
