@@ -103,7 +103,7 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 15 minutes)
 	$(RUN) -m model $(ARGS)
 
-test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, troubles of its state store (about 40 minutes)
+test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 10 minutes)

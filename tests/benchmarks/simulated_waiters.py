@@ -23,7 +23,7 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support.connections import connection_json
 from support.transfers import send
 from support.triggers import Triggerer
-from support.waits import trigger_of
+from support.waiting_tasks import trigger_of
 
 #: Seconds between two looks: a look at 5,000 takes over a minute, as it leaves the key's allowance to those who send.
 INTERVAL = 120.0

@@ -110,19 +110,3 @@ def test_a_draft_that_is_made_by_a_task_of_its_own_is_created(connect: Use, fail
     arguments["subject"] = "Other"
     ti.clear()
     assert ti.run().startswith("tr_")
-
-
-@pytest.mark.parametrize("others", [{"map_index": 0, "other_indexes": 1}, {"other_tasks": 1}])
-def test_what_another_index_or_an_old_name_of_the_task_may_have_sent_is_not_assumed_unsent(
-    connect: Use, fail: Use, sandbox: Sandbox, others: dict[str, int]
-) -> None:
-    ti = task_of(sandbox, arguments := {**GIVEN})
-    for name, value in others.items():
-        setattr(ti, name, value)
-    fail(ti, "no key")
-    connect()
-    arguments["subject"] = "Other"
-    ti.clear()
-    with pytest.raises(AirflowFailException, match="cannot be listed now"):
-        ti.run()
-    assert not billed(sandbox)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support import memory
 from support.postgres import Database
 from support.repository import REPOSITORY
 
@@ -20,7 +21,7 @@ NORTH, SOUTH = "north@example.com", "south@example.com"
 @pytest.fixture
 def sales(postgres: Database, connection: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("AIRFLOW_CONN_SALES", postgres.airflow_connection)
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "sales")
+    memory.keep_keys_in(monkeypatch, postgres.airflow_connection)
     with closing(postgres.connect(autocommit=True)) as database:
         database.execute("CREATE TABLE orders (id integer, month text, branch text, total integer)")
         database.execute("CREATE TABLE branch_contacts (branch text, email text)")

@@ -17,7 +17,7 @@ from outbound_transfer.operators.transfer import (
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException
 from support.calls import SEND, ProcessCrashed, dying_after
-from support.tasks import FakeTaskInstance, SimulatedClock, again
+from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
 
 ARGUMENTS: dict[str, Any] = {"subject": "Report", "recipients": ["ann@example.com"]}
 #: Seconds from one run to the next: less than the clocks may differ.
@@ -41,7 +41,7 @@ class Dag:
     def run(self, **arguments: Any) -> FakeTaskInstance:
         """The task of the next run, which is due a period after the last."""
         files = self.file(b"of run %d" % len(self._runs))
-        task = self.task(DeliverFilesOperator, **{"files": files, **ARGUMENTS, **arguments})
+        task = self.task(DeliverFilesOperator, task_id="task", **{"files": files, **ARGUMENTS, **arguments})
         if self._runs:
             self.sandbox.advance_clock(PERIOD)
             task.start_date = self._runs[-1].start_date + timedelta(seconds=PERIOD)
@@ -52,7 +52,7 @@ class Dag:
 
     def task(self, operator: type, **arguments: Any) -> FakeTaskInstance:
         arguments["_airflow_from_mapped"] = True  # input is checked when it runs
-        return FakeTaskInstance(lambda: operator(task_id="task", **arguments), self._time)
+        return task_instance(operator, self._time, **arguments)
 
     def billed(self) -> int:
         return len(self.sandbox.sent())
@@ -151,7 +151,7 @@ def test_what_another_index_has_sent_to_some_of_the_same_people_is_another_item(
     run, items = dag.run(), [["ann@example.com", "bob@example.com"], ["ann@example.com", "carl@example.com"]]
     files = dag.file(b"for all")
     for index, recipients in enumerate(items):
-        task = dag.task(DeliverFilesOperator, **{**ARGUMENTS, "files": files, "recipients": recipients})
+        task = dag.task(DeliverFilesOperator, task_id="task", **{**ARGUMENTS, "files": files, "recipients": recipients})
         task.start_date, task.map_index, task.other_indexes = run.start_date, index, 1
         task.try_number, task.max_tries = index, index
         task.run()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
+import socket
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +17,13 @@ import airflow
 import jsonschema
 import pytest
 
-from outbound_transfer.exceptions import InvalidRequest, InvalidState, NotFound
+from outbound_transfer.exceptions import CallError, InvalidRequest, InvalidState, NotFound
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.airflow_names import redact
 from support.provider import Transfer, Upload, build_new_transfer
+from support.raw_server import answer, header, serving
 
 NEW = build_new_transfer(subject="Report", recipients=["ann@example.com", {"email": "bob@example.com", "name": "Bob"}])
 VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -254,3 +257,17 @@ def test_both_keys_are_masked_in_airflows_logs(hook: OutboundTransferHook, sandb
 async def test_the_triggerer_masks_the_event_key_too(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
     await hook.get_async_settings()
     assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
+
+
+def test_the_log_of_the_http_library_shows_no_key_that_a_peer_sends_back(monkeypatch, caplog) -> None:
+    def send_back(stream: socket.socket, request: bytes) -> None:
+        stream.sendall(answer(b"{}", "400 Bad", f"X-Echo: {header(request, 'Authorization')}"))
+
+    caplog.set_level(logging.DEBUG)
+    with serving(send_back) as server:
+        peer = {"conn_type": "outbound_transfer", "host": server.url(), "password": "otk_5f1c09d2e7ab"}
+        monkeypatch.setenv("AIRFLOW_CONN_PEER", json.dumps(peer))
+        with pytest.raises(CallError):
+            OutboundTransferHook("peer").get_transfer("t")
+    assert "(b'X-Echo', b'Bearer ***')" in caplog.text
+    assert "otk_" not in caplog.text

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from outbound_transfer.exceptions import SourceMissing
-from outbound_transfer.operators.transfer import AttachFilesOperator, DeliverFilesOperator
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.airflow_names import AirflowFailException, AirflowSkipException
-from support.provider import build_new_transfer
-from support.tasks import FakeTaskInstance, SimulatedClock, again
+from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -22,7 +26,7 @@ def deliver(connection, sandbox, tmp_path) -> Callable[..., FakeTaskInstance]:
     def make(*names: str, operator: type = DeliverFilesOperator, **arguments: Any) -> FakeTaskInstance:
         files = [str(tmp_path / name) for name in names]
         given = {"on_empty": "skip", "files": files, **DELIVERY, **arguments}
-        return FakeTaskInstance(lambda: operator(task_id="task", **given), SimulatedClock(sandbox))
+        return task_instance(operator, SimulatedClock(sandbox), **given)
 
     return make
 
@@ -68,13 +72,14 @@ def test_results_of_queries_are_delivered_without_the_files(deliver, sandbox, mo
     assert [file["name"] for file in transfer["files"]] == ["n.csv"]
 
 
-def test_a_task_that_attaches_nothing_is_skipped_and_leaves_nothing(connection, sandbox, hook, tmp_path) -> None:
-    draft = hook.create_transfer(build_new_transfer(**DELIVERY)).id
+def test_a_task_that_attaches_nothing_is_skipped_and_leaves_nothing(connection, sandbox, tmp_path) -> None:
     time = SimulatedClock(sandbox)
+    create = task_instance(CreateTransferOperator, time, **DELIVERY)
+    draft = create.run()
 
     def attach(name: str) -> FakeTaskInstance:
         given = {"transfer_id": draft, "files": str(tmp_path / name), "checksums": f"{name[0]}.sums"}
-        return FakeTaskInstance(lambda: AttachFilesOperator(task_id=name[0], on_empty="skip", **given), time)
+        return task_instance(AttachFilesOperator, time, task_id=name[0], on_empty="skip", **given)
 
     (file := tmp_path / "a.csv").write_text("a")
     (tmp_path / "b.csv").write_text("b")
@@ -83,13 +88,17 @@ def test_a_task_that_attaches_nothing_is_skipped_and_leaves_nothing(connection, 
     file.unlink()
     with pytest.raises(AirflowSkipException, match="No pattern in files matches a file"):
         again(task)
-    attach("b.csv").run()
-    assert [each.name for each in hook.get_transfer(draft).files] == ["b.sums", "b.csv"]
+    task.final_state = "skipped"
+    other = attach("b.csv")
+    other.run()
+    assert [each["name"] for each in sandbox.transfer(draft)["files"]] == ["b.sums", "b.csv"]
 
     # What was sent without a file of this task is no reason to fail it, but one that is there now was not sent.
-    hook.send_transfer(draft)
+    send = task_instance(SendTransferOperator, time, transfer_id=draft)
+    send.upstream = {"create": create, "a": task, "b": other}
+    send.run()
     with pytest.raises(AirflowSkipException):
         again(task)
     file.write_text("a")
-    with pytest.raises(AirflowFailException, match="with other files"):
+    with pytest.raises(AirflowFailException, match=draft):
         again(task)

@@ -92,7 +92,7 @@ def test_phones_of_a_query_are_masked(deliver, crm, sandbox, caplog) -> None:
     sandbox.assert_all_faults_triggered()
     shown = caplog.text + str(raised.value) + repr(task.xcoms) + memory.remembered(task)
     assert PHONE not in shown
-    assert redact(PHONE) == "***", "in whatever another library logs"
+    assert redact(PHONE) == redact("15550104478") == "***", "in whatever another library logs"
 
 
 def test_a_changed_result_discards_the_draft_and_fails_after_the_send(deliver, crm, sandbox) -> None:

@@ -20,7 +20,7 @@ from support import transfers
 from support.airflow_names import BaseHook, TaskDeferred
 from support.transfers import ANN, BOB, pick_up
 from support.triggers import PAUSE, Triggerer
-from support.waits import Scene, WaitingTask
+from support.waiting_tasks import Scene, WaitingTask
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 

@@ -27,7 +27,7 @@ from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTr
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.query_databases import CONTACT, DRIVERS, FAILING, ROWS, QueryDatabase, create_contacts
-from support.tasks import FakeTaskInstance, SimulatedClock, again, hand_on
+from support.tasks import FakeTaskInstance, SimulatedClock, again, hand_on, task_instance
 
 FORMATS = ["csv", "jsonl", "parquet", "xlsx"]
 
@@ -46,8 +46,7 @@ def sqlite_database(database_of: Callable[[str], QueryDatabase]) -> QueryDatabas
 
 def task(sandbox: Sandbox, *, retries: int = 0, **arguments: Any) -> FakeTaskInstance:
     arguments = {"subject": "Report", "recipients": ["ann@example.com"], "sql_conn_id": "warehouse", **arguments}
-    make = lambda: SqlToOutboundTransferOperator(task_id="task", **arguments)  # noqa: E731
-    return FakeTaskInstance(make, SimulatedClock(sandbox), retries)
+    return task_instance(SqlToOutboundTransferOperator, SimulatedClock(sandbox), retries=retries, **arguments)
 
 
 def delivered(sandbox: Sandbox, transfer: Mapping[str, Any]) -> dict[str, bytes]:

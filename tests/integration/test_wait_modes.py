@@ -24,15 +24,17 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support import transfers
 from support.airflow_names import (
     AirflowFailException,
+    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferralError,
     TaskDeferred,
+    timezone,
 )
 from support.tasks import ProcessCrashed
 from support.transfers import ANN, BOB, pick_up
 from support.triggers import first_shared_event
-from support.waits import DAY, MODES, Scene, WaitingTask
+from support.waiting_tasks import DAY, MODES, Scene, WaitingTask
 
 WAYS = [*MODES, "deliver", "deliver deferred"]
 
@@ -52,7 +54,7 @@ def report(tmp_path: Path) -> str:
 
 
 @dataclass
-class Wait:
+class Way:
     """A task that waits in one way for a transfer to two recipients."""
 
     scene: Scene
@@ -86,11 +88,11 @@ class Wait:
 
 
 @pytest.fixture(params=WAYS)
-def wait(request: pytest.FixtureRequest, scene: Scene, report: str) -> Wait:
-    return Wait(scene, request.param, report)
+def wait(request: pytest.FixtureRequest, scene: Scene, report: str) -> Way:
+    return Way(scene, request.param, report)
 
 
-def test_the_wait_ends_when_all_recipients_have_picked_up(wait: Wait) -> None:
+def test_the_wait_ends_when_all_recipients_have_picked_up(wait: Way) -> None:
     final = wait(wait.pick_up(ANN, BOB))
     assert (final["id"], final["status"]) == (wait.sent, "complete")
     assert all(recipient["picked_up_at"] for recipient in final["recipients"])
@@ -99,12 +101,12 @@ def test_the_wait_ends_when_all_recipients_have_picked_up(wait: Wait) -> None:
     assert "outcome" not in wait.task.xcoms
 
 
-def test_one_pickup_is_enough_where_that_is_accepted(wait: Wait) -> None:
+def test_one_pickup_is_enough_where_that_is_accepted(wait: Way) -> None:
     final = wait(wait.pick_up(BOB), accept_partial=True)
     assert (final["status"], final["not_picked_up"]) == ("partial", [ANN])
 
 
-def end(wait: Wait, how: str) -> None:
+def end(wait: Way, how: str) -> None:
     pick_up(wait.scene.sandbox, wait.sent, BOB)
     if how == "canceled":
         wait.scene.sandbox.cancel(wait.sent)
@@ -113,7 +115,7 @@ def end(wait: Wait, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["expired", "canceled"])
-def test_an_end_that_is_a_success(wait: Wait, how: str) -> None:
+def test_an_end_that_is_a_success(wait: Way, how: str) -> None:
     assert wait(lambda: end(wait, how), **{f"on_{how}": "succeed"})["status"] == how
 
 
@@ -128,7 +130,7 @@ def test_an_end_that_is_a_success(wait: Wait, how: str) -> None:
     ],
 )
 def test_a_wait_without_success_says_who_has_not_picked_up(
-    wait: Wait, how: str, choice: str, error_type: type[Exception]
+    wait: Way, how: str, choice: str, error_type: type[Exception]
 ) -> None:
     with pytest.raises(error_type) as raised:
         wait(lambda: end(wait, how), on_expired=choice, on_canceled=choice, timeout=600.0)
@@ -141,25 +143,25 @@ def test_a_wait_without_success_says_who_has_not_picked_up(
     assert {name: xcom[name] for name in told} == told
 
 
-def test_a_refused_key_fails_at_once_and_leaves_unknown_who_has_picked_up(wait: Wait) -> None:
+def test_a_refused_key_fails_at_once_and_leaves_unknown_who_has_picked_up(wait: Way) -> None:
     with pytest.raises(AirflowFailException, match="Check the API key") as raised:
         wait(lambda: wait.scene.sandbox.revoke_key(wait.scene.sandbox.transfer_api_key))
     assert raised.value.transfer_id == wait.sent
     assert wait.scene.time.now - wait.task.began < 300
 
 
-def test_the_wait_is_given_up_at_its_deadline_and_not_before(wait: Wait) -> None:
+def test_the_wait_is_given_up_at_its_deadline_and_not_before(wait: Way) -> None:
     with pytest.raises(AirflowSensorTimeout):
         wait(timeout=600.0)
     assert 600 <= wait.scene.time.now - wait.task.began <= 640
 
 
-def test_the_last_poll_is_at_the_deadline(wait: Wait) -> None:
+def test_the_last_poll_is_at_the_deadline(wait: Way) -> None:
     wait.scene.time.after(595, wait.pick_up(ANN, BOB))
     assert wait(timeout=600.0, poke_interval=500.0)["status"] == "complete"
 
 
-def test_without_a_timeout_the_wait_lasts_until_the_expiry(wait: Wait) -> None:
+def test_without_a_timeout_the_wait_lasts_until_the_expiry(wait: Way) -> None:
     def suspend() -> None:
         wait.scene.sandbox.set_expiry(wait.sent, 10 * DAY)
         wait.scene.time.skip(9 * DAY)
@@ -169,7 +171,7 @@ def test_without_a_timeout_the_wait_lasts_until_the_expiry(wait: Wait) -> None:
         wait(suspend, timeout=None)
 
 
-def test_failures_that_pass_are_waited_out(wait: Wait) -> None:
+def test_failures_that_pass_are_waited_out(wait: Way) -> None:
     proxy = {"kind": "error", "status": 401, "code": ""}
 
     def fail() -> None:
@@ -226,7 +228,7 @@ def test_the_result_of_a_delivery_is_accepted_as_transfer_id(scene: Scene, repor
 def test_an_invalid_duration_is_refused_before_anything_is_sent(
     scene: Scene, report: str, argument: str, given: Any
 ) -> None:
-    task = Wait(scene, "deliver deferred", report)
+    task = Way(scene, "deliver deferred", report)
     with pytest.raises((AirflowFailException, ValueError, TypeError), match=f"{argument} must be"):
         task(**{argument: given})
     scene.sandbox.assert_nothing_sent()
@@ -265,16 +267,12 @@ def test_the_deadline_survives_a_retry_and_begins_anew_with_a_clear(scene: Scene
     task = scene.wait(scene.send()[0], timeout=1_000.0, **MODES[mode])
     task.retries = task.max_tries = 1
     task.begin_try()
-    if mode == "deferred":
-        with pytest.raises(TaskDeferred):
-            task.go_on()
-        scene.time.skip(600)
-    else:
-        scene.time.on_call = die
-        with pytest.raises(ProcessCrashed):
-            task.run_once()
-        scene.time.on_call = lambda _: None
-        scene.time.skip(600)
+    scene.time.on_call = die if mode == "poke" else lambda _: None
+    with pytest.raises((TaskDeferred, AirflowRescheduleException, ProcessCrashed)):
+        task.go_on()
+    task.first_reschedule = timezone.utcnow() if mode == "reschedule" else None
+    scene.time.on_call = lambda _: None
+    scene.time.skip(600)
     task.begin_try()
     began = scene.time.now
     with pytest.raises(AirflowSensorTimeout):

@@ -71,7 +71,7 @@ OF_THE_SEND: Final = (
         "look in the service's web application before you clear the task",
         (
             *("lost memory + deleted transfer", "lost memory + other user", "lost memory + other account"),
-            *("lost memory + clock behind", "failure + order + clock behind", "order + clock behind"),
+            *("lost memory + clock behind", "failure + order + clock behind"),
         ),
         scenarios=(scenarios.LOST, scenarios.ROW, scenarios.AT_ONCE, scenarios.CLOCKS),
         short="memory is lost, or items change places, and the transfer cannot be seen: it was deleted, is elsewhere, "
@@ -106,13 +106,8 @@ OF_THE_SEND: Final = (
     Limit(
         "An item goes to another task or index, and its connection to another account",
         "use a `delivery_key`, or trigger a new run",
-        (
-            *("new name + other account", "failure + order + early other account"),
-            # With what another index has sent as `resend`, too.
-            *("order + other account", "order + early other account"),
-            "failure + order + late other account",
-        ),
-        scenarios=(scenarios.RENAMED, scenarios.MAPPED_MOVED, scenarios.MAPPED_IN_BOTH),
+        ("new name + other account", "failure + order + early other account"),
+        scenarios=(scenarios.RENAMED, scenarios.MAPPED_IN_BOTH),
         short="an item gets another task or index, and account",
     ),
     Limit(
@@ -161,16 +156,9 @@ OF_A_CLEAR: Final = (
     ),
     Limit(
         "Three tasks, mapped: items have the same people, and files of the same names",
-        "deliver in one task",
+        "trigger a new run, or deliver in one task",
         ("",),
         ": found",
-        scenarios=(scenarios.THREE_MAPPED_ALIKE,),
-    ),
-    Limit(
-        "The same: the draft was made in vain",
-        "nothing: the service removes it after 30 days",
-        ("",),
-        "a draft is made in vain",
         scenarios=(scenarios.THREE_MAPPED_ALIKE,),
     ),
     Limit(

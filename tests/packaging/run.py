@@ -21,13 +21,11 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from extras import extras_of, surroundings
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from support.package_contents import REPOSITORY, faults_of_sbom, faults_of_sdist, faults_of_wheel, with_version
 from support.pythons import NoPython, python_of
@@ -143,7 +141,7 @@ def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers
     (airflow,) = (each.replace(">=", "==") for each in required if each.startswith("apache-airflow>="))
     with step(f"Lowest direct versions, {airflow}: every module, a delivery to the installed sandbox"):
         run(UV, "venv", "--python", python, environment)
-        run(*lowest, "--constraint", pins_of_airflow(required, folder))
+        run(*lowest)
         if airflow not in run(UV, "pip", "freeze", "--python", environment / "bin/python").splitlines():
             raise Failed(f"{airflow} is not installed")
         run(*pip, "--no-deps", wheel)
@@ -151,15 +149,6 @@ def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers
     with step("Lowest direct versions: unit tests of the source archive"):
         run(*lowest, "--extra", "dev")
         run_tests(environment, sources, workers, "tests/unit")
-
-
-def pins_of_airflow(required: Sequence[str], folder: Path) -> Path:
-    """Return a file that pins what Airflow alone requires: 3.1 does not run with the newest of it."""
-    named = {canonicalize_name(Requirement(each).name) for each in required}
-    pins = (REPOSITORY / "constraints/airflow-3.1.8.txt").read_text().splitlines(keepends=True)
-    kept = folder / "airflow.txt"
-    kept.write_text("".join(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) not in named))
-    return kept
 
 
 def try_out_extra(wheel: Path, extra: str, python: Path, folder: Path) -> None:

@@ -53,6 +53,8 @@ EXEMPT = {
         "integration/test_event_feed_to_object_storage.py",
         "integration/test_event_feed_to_sql.py",
         "integration/test_event_values.py",
+        "integration/store/conftest.py",
+        "integration/store/test_engine.py",
         "integration/test_mistakes.py",
         "integration/warehouse/test_atomic_pages.py",
         "integration/warehouse/test_catalog.py",

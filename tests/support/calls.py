@@ -25,7 +25,6 @@ class ApiCall:
 
 
 CREATE = ApiCall("POST", "/v1/transfers")
-LIST = ApiCall("GET", "/v1/transfers")
 GET = ApiCall("GET", "/v1/transfers/[^/]+")
 READ = ApiCall("GET", ".*")
 DISCARD = ApiCall("DELETE", "/v1/transfers/[^/]+")
@@ -145,21 +144,11 @@ def dying_after(call: ApiCall, *, skip: int = 0) -> Iterator[None]:
 
     :param skip: how many such calls it survives.
     """
-    with _refused_to_the_dead(), after(call, die, skip=skip):
-        yield
 
-
-@contextmanager
-def dying_before(call: ApiCall, *, skip: int = 0) -> Iterator[None]:
-    """The task's process dies right before a call; see :func:`dying_after`."""
-    with _refused_to_the_dead(), before(call, die, skip=skip):
-        yield
-
-
-def _refused_to_the_dead() -> Any:
     def handle(request: httpx.Request, make: Callable[[], httpx.Response]) -> httpx.Response:
         if process.is_dead:
             raise ProcessCrashed
         return make()
 
-    return intercepted(handle)
+    with intercepted(handle), after(call, die, skip=skip):
+        yield

@@ -1,7 +1,7 @@
 """What a task remembers from try to try. Tests share, delay and break it, and see nothing of what it is.
 
-It is kept by the identity of the task instance: who makes another with the same one, of the same clock, gets another
-process of it. Today it is Airflow's task state store, which the context carries.
+The harness keeps it by the identity of the task instance: two :class:`~support.tasks.FakeTaskInstance` with the same
+ids and the same sandbox are two processes of one task. Today it is Airflow's task state store, which the context has.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from support.calls import process
 if TYPE_CHECKING:
     import pytest
 
+    from outbound_transfer_sandbox.testing import Sandbox
     from support.tasks import FakeTaskInstance
 
 
@@ -52,20 +53,27 @@ class InMemoryStateStore:
 
 def memory_of(ti: FakeTaskInstance) -> InMemoryStateStore:
     """Return what the harness gives the task to remember with."""
-    memories = vars(ti.time).setdefault("memories", {})
-    values = memories.setdefault((ti.dag_id, ti.run_id, ti.task_id, ti.map_index), {})
-    return InMemoryStateStore(values)
+    if ti.store is None:
+        memories = vars(getattr(ti.time, "sandbox", ti.time)).setdefault("memories", {})
+        values = memories.setdefault((ti.dag_id, ti.run_id, ti.task_id, ti.map_index), {})
+        ti.store = InMemoryStateStore(values)
+    return ti.store
+
+
+def begin_anew(sandbox: Sandbox) -> None:
+    """Let no task instance remember anything, as in an Airflow of its own."""
+    vars(sandbox).pop("memories", None)
 
 
 def at_access(ti: FakeTaskInstance, number: int, act: Callable[[], object]) -> None:
     """Let ``act`` happen right before this process reads or writes its memory, ``number`` accesses from now."""
     left = iter([*[None] * number, act])
-    ti.store.on_access = lambda: (next(left, None) or _nothing)()
+    memory_of(ti).on_access = lambda: (next(left, None) or _nothing)()
 
 
 def fail(ti: FakeTaskInstance) -> None:
     """Let each access of this process to its memory fail."""
-    ti.store.on_access = refuse
+    memory_of(ti).on_access = refuse
 
 
 def refuse() -> None:
@@ -74,7 +82,7 @@ def refuse() -> None:
 
 def remembered(ti: FakeTaskInstance) -> str:
     """Return everything that is remembered, as one text."""
-    return "".join(ti.store.values.values())
+    return "".join(memory_of(ti).values.values())
 
 
 def kept_in_a_database(ti: FakeTaskInstance) -> FakeTaskInstance:
@@ -98,10 +106,15 @@ def remembered_runs(file: Path) -> list[str]:
         return [run_id for (run_id,) in database.execute("SELECT run_id FROM outbound_transfer_memory ORDER BY run_id")]
 
 
+def settings(conn_id: str) -> dict[str, str]:
+    """Return the environment in which a connection's database remembers deliveries."""
+    return {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": conn_id}
+
+
 def keep_keys_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
-    """Let the connection's database remember what was delivered under delivery keys."""
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", connection)
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID", "states")
+    """Let a database remember what was delivered under delivery keys."""
+    for name, value in {"AIRFLOW_CONN_STATES": connection, **settings("states")}.items():
+        monkeypatch.setenv(name, value)
 
 
 def keep_deliveries_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:

@@ -98,7 +98,7 @@ class FakeTaskInstance:
     max_tries: int = 0
     start_date: datetime = field(default_factory=timezone.utcnow)
     #: What it remembers; see :mod:`support.memory`.
-    memory: InMemoryStateStore | None = None
+    store: InMemoryStateStore | None = None
     has_own_memory: bool = True
     xcoms: dict[str, Any] = field(default_factory=dict)
     result: Any = None
@@ -122,16 +122,6 @@ class FakeTaskInstance:
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
-
-    @property
-    def store(self) -> InMemoryStateStore:
-        if self.memory is None:
-            self.memory = memory_of(self)
-        return self.memory
-
-    @store.setter
-    def store(self, store: InMemoryStateStore) -> None:
-        self.memory = store
 
     def get_ti_count(self, *, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
         """The task instances of the run, of which some may be of tasks that its DAG has not any more."""
@@ -228,7 +218,7 @@ class FakeTaskInstance:
         began = self.start_date
         dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
         dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
-        store = {"task_state_store": self.store} if self.has_own_memory else {}
+        store = {"task_state_store": memory_of(self)} if self.has_own_memory else {}
         return {"ti": self, **store, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:
@@ -252,7 +242,7 @@ def task_instance(
 ) -> FakeTaskInstance:
     """Return a task of its own, or another process of a task that is named."""
     if not task_id:
-        names = vars(time).setdefault("names", count(1))
+        names = vars(getattr(time, "sandbox", time)).setdefault("names", count(1))
         task_id = f"task_{number}" if (number := next(names)) > 1 else "task"
     return FakeTaskInstance(lambda: operator(task_id=task_id, **arguments), time, retries, task_id=task_id)
 

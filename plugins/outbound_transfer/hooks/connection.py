@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from outbound_transfer.airflow_compat.names import BaseHook, conf
+from outbound_transfer.airflow_compat.names import BaseHook, conf, redact
 from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.errors import InvalidSettings
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from outbound_transfer.client import Settings
+
+
+#: They quote what a peer says. A filter does not apply to records of a logger's children, so each logger has it.
+_HTTP_LOGGERS: Final = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy")
+
+
+def _mask_record(record: logging.LogRecord) -> bool:
+    """Mask a record, because Airflow masks the log of a task, but not the output of its worker (LocalExecutor)."""
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True
+
+
+for _name in _HTTP_LOGGERS:
+    logging.getLogger(_name).addFilter(_mask_record)
 
 
 class ConnectionExtra(msgspec.Struct):

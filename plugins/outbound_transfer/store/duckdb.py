@@ -49,7 +49,7 @@ class _Bytes(sa.LargeBinary):
         """Return nothing: DuckDB's module has no Binary()."""
 
 
-class DuckDbDialect(PGDialect):
+class DuckDb(PGDialect):
     """What the store needs of a dialect."""
 
     name = "duckdb"
@@ -82,4 +82,4 @@ class DuckDbDialect(PGDialect):
         return bool(connection.exec_driver_sql(query, (table_name, schema)).scalar())
 
 
-registry.register(URL.removesuffix("://"), __name__, DuckDbDialect.__name__)
+registry.register(URL.removesuffix("://"), __name__, DuckDb.__name__)

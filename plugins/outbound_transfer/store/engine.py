@@ -38,7 +38,7 @@ _URLS: Final = {
 }
 
 #: Errors over what another session has changed or made: a deadlock, a serialization, a record, a table, an index.
-_CONFLICTS: Final = ("40001", "40P01", "42P07", 1213, 1020, 1412, 1050, 1061)
+_CONFLICTS: Final = ("40001", "40P01", "42P07", 1213, 1020, 1412, 1050, 1061, "database is locked")
 
 #: Errors over a schema that does not exist, and over a missing right; SQLite and DuckDB have no codes.
 _MISSING: Final = ("3F000", 1049, "unknown database", "Schema with name")
@@ -128,14 +128,15 @@ class Database:
 
     def _make_engine(self) -> sa.Engine:
         """Return an engine for the driver of the hook; its first connection, which tells the driver, is used first."""
-        first = [self._wait(self._hook.get_conn)]
-        driver = type(first[0]).__module__.partition(".")[0]
+        opened = self._wait(self._hook.get_conn)
+        driver, first = type(opened).__module__.partition(".")[0], iter([opened])
         if driver not in _URLS:
-            first[0].close()
+            opened.close()
             raise UnsupportedDatabase(f"The driver {driver} is not supported: use psycopg, psycopg2 or mysqlclient")
 
         def connect() -> Any:
-            connection = first.pop() if first else self._wait(self._hook.get_conn)
+            if (connection := next(first, None)) is None:
+                connection = self._wait(self._hook.get_conn)
             try:
                 return self._prepare(driver, connection)
             except BaseException:
@@ -164,12 +165,12 @@ class Database:
         elif driver == "MySQLdb":
             from MySQLdb.cursors import Cursor
 
-            connection.cursorclass = Cursor
+            connection.cursorclass, seconds = Cursor, max(1, round(self.timeout))
             connection.set_character_set("utf8mb4")
             connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             connection.query(
                 "SET sql_mode = 'TRADITIONAL', time_zone = '+00:00', autocommit = 0, default_storage_engine = InnoDB,"
-                f" innodb_lock_wait_timeout = {max(1, round(self.timeout))}"
+                f" lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
             )
         return connection if self.name != "duckdb" else duckdb.Connection(connection)
 
@@ -177,15 +178,17 @@ class Database:
         if self.name == "sqlite":  # a transaction that reads first and writes later can deadlock with its like
             tx.exec_driver_sql("BEGIN IMMEDIATE")
         elif self.name == "postgresql":  # of the transaction alone: a pooler may give the session to others
-            timeout = f"SET LOCAL statement_timeout = {self.timeout * 1_000:.0f}"
-            tx.exec_driver_sql(f"SET LOCAL TIME ZONE 'UTC'; {timeout}")  # in another zone, a time may be in no year
+            # In another zone, a time may be in no year. A client that is gone without a word keeps its locks for hours.
+            waits = {"lock_timeout": self.timeout, "idle_in_transaction_session_timeout": 2 * self.timeout}
+            limits = "".join(f"; SET LOCAL {name} = {seconds * 1_000:.0f}" for name, seconds in waits.items())
+            tx.exec_driver_sql(f"SET LOCAL TIME ZONE 'UTC'{limits}")
 
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
         # Two processes that open a new file at once may both succeed, and the later writes over the other's tables.
         path = self._hook.get_uri().removeprefix("duckdb:///")
-        if path in ("", ":memory:"):
-            raise UnsupportedDatabase("The connection leads to a database of DuckDB in memory: set its host to a file")
+        if not path or ":" in path:
+            raise UnsupportedDatabase("The connection leads to no file of DuckDB: set its host to the path of one")
         with Path(f"{path}.lock").open("w") as file:
             self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
             yield

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outbound_transfer.assets.outbound_transfer import days_asset, table_asset
+from support import memory
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
 from support.repository import REPOSITORY
@@ -32,7 +33,7 @@ class DaysStack(ManySandboxesStack):
 
     def settings(self) -> dict[str, str]:
         # Airflow's metadata is in PostgreSQL here, so that delivery keys need a table.
-        return super().settings() | {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "outbound_transfer_warehouse"}
+        return super().settings() | memory.settings("outbound_transfer_warehouse")
 
     def connections(self) -> dict[str, str]:
         return super().connections() | {

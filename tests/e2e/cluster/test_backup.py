@@ -18,8 +18,9 @@ from e2e.cluster.cluster import FILES, variables
 from e2e.cluster.compose import read
 from e2e.cluster.native import Container, containers, lay_out
 from outbound_transfer_sandbox.testing import Sandbox
+from support import memory
 from support.deliveries import billed
-from support.keyed_tasks import STATE_CONN_ID, keyed_task
+from support.keyed_tasks import keyed_task
 from support.postgres import Database
 from support.repository import REPOSITORY
 from support.tasks import SimulatedClock
@@ -82,8 +83,7 @@ def deliver(
     connection: str, sandbox: Sandbox, postgres: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
     """Deliver in a new run under the same delivery key, and return the transfer's id."""
-    monkeypatch.setenv("AIRFLOW_CONN_STATES", postgres.airflow_connection)
-    monkeypatch.setenv(STATE_CONN_ID, "states")
+    memory.keep_keys_in(monkeypatch, postgres.airflow_connection)
     (tmp_path / "report.csv").write_bytes(b"content")
     airflow: dict[Any, str] = {}
 

@@ -130,7 +130,7 @@ def assert_searched(stack: SecretsStack, waiting: list[Haystack], places: list[H
     assert b'"level":"debug"' in logs
     assert b"401 invalid_api_key" in logs
     assert b"400 ***: Not ***, not" in logs
-    # httpcore logs the headers of a response, and what is no HTTP; a worker and a triggerer mask the key in both.
+    # httpcore logs the headers of a response, and what is no HTTP; the key is masked in the logs of tasks and triggers.
     for task_id, heard in (
         ("quoted", b"(b'X-Echo', b'Bearer ***')"),
         ("no_http", b"illegal status line: bytearray(b'Authorization: Bearer ***')"),

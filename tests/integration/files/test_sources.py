@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 from airflow.sdk import ObjectStoragePath
+from airflow.sdk.io import fs as file_systems
 from airflow.sdk.io import store as stores
 from fsspec.implementations.memory import MemoryFileSystem
 
 from outbound_transfer.exceptions import SourceChanged, SourceMissing, SourceUnreadable
-
-try:
-    from airflow.sdk.io import fs as file_systems
-except ImportError:  # before 3.1
-    from airflow import io as file_systems
 
 Deliver = Callable[..., dict[str, bytes]]
 

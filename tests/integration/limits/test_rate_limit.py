@@ -46,8 +46,7 @@ def refused_for_rate(sandbox: Sandbox) -> int:
 def test_500_files_take_just_the_time_that_the_limit_allows(
     no_time_of_its_own, deliver, sandbox, time, tmp_path
 ) -> None:
-    ti = deliver(small_files(tmp_path / "in", 500))
-    result = ti.run()
+    result = deliver(small_files(tmp_path / "in", 500), deferrable=True).run()
 
     report("500 files", sandbox, time.now)
     assert result["status"] == "pending"

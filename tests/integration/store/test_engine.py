@@ -245,12 +245,12 @@ def test_a_duckdb_file_that_a_program_has_open_is_waited_for(store_hook_of: Call
         add(Database(hook, "events"))
 
 
-def test_duckdb_in_memory_is_refused() -> None:
+def test_a_database_of_duckdb_that_is_no_file_is_refused() -> None:
     import duckdb
 
-    for uri in ("duckdb:///", "duckdb:///:memory:"):
+    for uri in ("duckdb:///", "duckdb:///:memory:", "duckdb:///md:acme"):
         with (
-            pytest.raises(UnsupportedDatabase, match="in memory"),
+            pytest.raises(UnsupportedDatabase, match="leads to no file of DuckDB"),
             Database(Hook("duckdb", duckdb.connect, uri=uri), "events").begin(),
         ):
             pass

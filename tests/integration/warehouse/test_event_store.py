@@ -77,11 +77,13 @@ def test_a_page_that_postgresql_takes_in_parts_lands_in_its_order(hook_of: Calla
     feed = tables(hook)
     feed.get_or_create_cursor()
     large, some, junk = "\n" * 5 * MEGABYTE, ['"' * MEGABYTE] * 4, b"\xff\0\\" * (2 * MEGABYTE)
-    first = [event(1, data="first"), event(2, data=large), event(1, data="first"), event(2, data=large)]
-    last = [*(event(3 + at, data=each) for at, each in enumerate(some)), event(1, data="first")]
-    assert feed.load_page(page(0, *first, b"\0", junk.replace(b"\n", b""), *last)) == 6
+    small = event(1, data=["first"])
+    padded = small.replace(b"[", b"[" + b" " * 5 * MEGABYTE)  # the same event, which came later
+    first = [small, padded, event(2, data=large), event(2, data=large)]
+    last = [*(event(3 + at, data=each) for at, each in enumerate(some)), small]
+    assert feed.load_page(page(0, *first, b"\0", junk, *last)) == 6
     query = "SELECT line_number, data #>> '{}' FROM outbound_transfer_events ORDER BY line_number"
-    assert hook.fetch(query) == [(1, "first"), (2, large), *enumerate(some, 7)]
+    assert hook.fetch(query) == [(1, '["first"]'), (3, large), *enumerate(some, 7)]
     assert [bytes(raw) for (raw,) in hook.fetch(REJECTED)] == [b"\0", junk]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from support import memory
 from support.airflow_names import HAS_STATE_STORES
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
 from support.repository import TESTS
@@ -22,7 +23,7 @@ class CrashStack(ManySandboxesStack):
     has_table = not HAS_STATE_STORES
 
     def settings(self) -> dict[str, str]:
-        table = {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": "state"} if self.has_table else {}
+        table = memory.settings("state") if self.has_table else {}
         return super().settings() | {
             **table,
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),

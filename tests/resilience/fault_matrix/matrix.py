@@ -21,6 +21,7 @@ from unittest import mock
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support import memory
 from support.calls import ProcessCrashed
 from support.connections import connection_json
 from support.inputs import INPUTS, operator_for, sql_connection
@@ -261,6 +262,7 @@ class FaultedRun:
     def __init__(self, sandbox: Sandbox, files: list[Path], *, late: bool, given: str = "paths") -> None:
         self.sandbox, self.files, self.given = sandbox, files, given
         sandbox.clear_faults()
+        memory.begin_anew(sandbox)
         # The rate allowance is as good as new.
         sandbox.advance_clock(3600)
         self.connection = _connection(sandbox, TIMEOUT if late else 60)
@@ -274,9 +276,9 @@ class FaultedRun:
         if faults:
             self.sandbox.plan_faults(*faults)
 
-    def task(self, *, deferrable: bool = False) -> FakeTaskInstance:
+    def task(self, *, deferrable: bool = False, **changes: Any) -> FakeTaskInstance:
         # A schedule means the calls in their order; :mod:`.uploads` is about those that run at once.
-        arguments = {**DELIVERY, **INPUTS[self.given](self.files), "max_parallel_uploads": 1}
+        arguments = {**DELIVERY, **INPUTS[self.given](self.files), "max_parallel_uploads": 1, **changes}
 
         def make() -> DeliverFilesOperator:
             return operator_for(self.given)(task_id="deliver", deferrable=deferrable, **arguments)

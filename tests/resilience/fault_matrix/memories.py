@@ -9,6 +9,7 @@ and what is sent holds the files of the last clear.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from resilience.fault_matrix.matrix import BY_NAME, DELIVERY, RETRIES, SEND, Fau
 from support import memory
 from support.oracle import says_sent
 from support.tasks import FakeTaskInstance
+
+_numbers = itertools.count()
 
 #: Accesses to the memory that a delivery with a retry and two clears makes at most.
 MOMENTS = range(70)
@@ -71,7 +74,8 @@ def run_memory_schedule(harness: Harness, schedule: MemorySchedule) -> Outcome:
         return _run_attach(harness, schedule)
     run = FaultedRun(harness.sandbox(), harness.files, late=False)
     run.plan(*FAULTS[schedule.fault])
-    ti = run.task()
+    # Schedules share an account, and what one has sent might be another's.
+    ti = run.task(subject=f"Report {next(_numbers)}")
     memory.at_access(ti, schedule.at, memory.refuse)
     violations = []
     for clear in range(3):

@@ -25,14 +25,14 @@ class ForgetfulDelivery(SimpleNamespace):
     def execute(self, context: Any) -> dict[str, Any]:
         key = {"Authorization": f"Bearer {self.sandbox.transfer_api_key}"}
         people = [{"email": email} for email in self.delivery["recipients"]]
-        with httpx.Client(base_url=f"{self.sandbox.base_url}/v1/transfers", headers=key, trust_env=False) as client:
+        with httpx.Client(base_url=f"{self.sandbox.base_url}/v1", headers=key, trust_env=False) as client:
 
             def post(path: str, **content: Any) -> dict[str, Any]:
                 made: dict[str, Any] = client.post(path, **content).raise_for_status().json()
                 return made
 
-            draft = post("", json={"subject": self.delivery["subject"], "recipients": people})["id"]
+            draft = post("/transfers", json={"subject": self.delivery["subject"], "recipients": people})["id"]
             for path in self.files:
                 name = {"Content-Disposition": f'attachment; filename="{path.name}"'}
-                post(f"/{draft}/files", content=self.content or path.read_bytes(), headers=name)
-            return post(f"/{draft}/send")
+                post(f"/transfers/{draft}/files", content=self.content or path.read_bytes(), headers=name)
+            return post(f"/transfers/{draft}/send")

@@ -215,7 +215,7 @@ class RestoredService:
         response = make()
         body = response.read().replace(self.theirs.encode(), self.ours.encode())
         response.close()
-        return httpx.Response(response.status_code, headers=response.headers, content=body)
+        return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(body))
 
     def check(self) -> None:
         """Check that their draft is as it was."""

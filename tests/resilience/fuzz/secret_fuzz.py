@@ -3,7 +3,7 @@
 A case is: secrets, the one that the peer quotes, the place of its answer where it does, and who asks.
 The peer is a server on a real socket. Then everything that the asker has left behind is judged: what it raised with all
 that is behind it, each log at DEBUG, the task's state and XComs, the rendered fields, the trigger, the polls' table and
-the ledger. Airflow's own masking is for the logs alone, as in a worker and a triggerer, so that it hides nothing else.
+the ledger. Airflow masks what the HTTP library logs and nothing else, as in the output of a worker.
 
     --seconds N   how long (60)      --seed S   where to begin (0)
 
@@ -36,6 +36,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
+from outbound_transfer.hooks import connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.polling.poller import SharedPoller
@@ -122,10 +123,10 @@ class Fuzz:
         with ExitStack() as stack:
             server = stack.enter_context(serving(peer.answer))
             masker = SecretsMasker()
-            logged = stack.enter_context(_all_logs(masker))
+            logged = stack.enter_context(_all_logs())
             stack.enter_context(self._airflow(case, server.url(), masker))
             ASKERS[case.asker](self, case, server.url(), left)
-            if case.asker not in NO_AIRFLOW:  # Airflow masks the logs, and the hook tells it what
+            if case.asker not in NO_AIRFLOW:  # the hook lets Airflow mask what the HTTP library logs
                 left.add("log", *logged)
         self.counts[case.asker] += 1
         self.counts["quoted"] += peer.has_quoted
@@ -137,7 +138,7 @@ class Fuzz:
     def _airflow(self, case: Case, url: str, masker: SecretsMasker) -> Iterator[None]:
         """Connections to the peer and to fresh databases; what is to be masked is told to ``masker``."""
         keys = case.secrets()
-        connection = {
+        peer = {
             "conn_type": "outbound_transfer",
             "host": url,
             "password": keys["transfer key"].value,
@@ -146,12 +147,16 @@ class Fuzz:
         for database in self.folder.glob("*.db*"):
             database.unlink()
         environment = {
-            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(connection),
+            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(peer),
             "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "sqlite", "host": str(self.folder / "warehouse.db")}),
             "AIRFLOW_CONN_LEDGER": json.dumps({"conn_type": "sqlite", "host": str(self.folder / "ledger.db")}),
             "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID": "ledger",
         }
-        with mock.patch.dict(os.environ, environment), mock.patch.object(SecretsMasker, "add_mask", masker.add_mask):
+        with (
+            mock.patch.dict(os.environ, environment),
+            mock.patch.object(SecretsMasker, "add_mask", masker.add_mask),
+            mock.patch.object(connection, "redact", masker.redact),
+        ):
             yield
 
 
@@ -303,18 +308,18 @@ TOLD: Final = {
 
 
 @contextmanager
-def _all_logs(masker: SecretsMasker) -> Iterator[list[str]]:
-    """Every record of every logger, at DEBUG, as Airflow masks it."""
+def _all_logs() -> Iterator[list[str]]:
+    """Every record of every logger, at DEBUG."""
     lines: list[str] = []
     handler = logging.Handler(logging.DEBUG)
     formatter = logging.Formatter("%(name)s %(message)s")
-    handler.emit = lambda record: lines.append(masker.redact(formatter.format(record)))  # type: ignore[method-assign]
+    handler.emit = lambda record: lines.append(formatter.format(record))  # type: ignore[method-assign]
     root = logging.getLogger()
     level, handlers = root.level, root.handlers
     root.handlers = [handler]
     root.setLevel(logging.DEBUG)
     before = structlog.get_config()
-    structlog.configure(processors=[_told_to(lines, masker)], wrapper_class=structlog.make_filtering_bound_logger(0))
+    structlog.configure(processors=[_told_to(lines)], wrapper_class=structlog.make_filtering_bound_logger(0))
     try:
         yield lines
     finally:
@@ -323,14 +328,14 @@ def _all_logs(masker: SecretsMasker) -> Iterator[list[str]]:
         root.setLevel(level)
 
 
-def _told_to(lines: list[str], masker: SecretsMasker) -> Any:
+def _told_to(lines: list[str]) -> Any:
     def tell(_: Any, __: str, event: dict[str, Any]) -> Any:
         text = str(event.pop("event", "")) % event.pop("positional_args", ()) if "positional_args" in event else event
         error = event.get("exc_info")
         error = sys.exc_info()[1] if error is True else error
-        lines.append(masker.redact(f"{text} {event}"))
+        lines.append(f"{text} {event}")
         if isinstance(error, BaseException):
-            lines.append(masker.redact("".join(traceback.format_exception(error))))
+            lines.append("".join(traceback.format_exception(error)))
         raise structlog.DropEvent
 
     return tell

@@ -74,8 +74,8 @@ def test_recipients_come_in_many_forms(given: Any, asked: list[dict[str, str]]) 
         (["jörg@exämple.com", "JÖRG@EXÄMPLE.com"], "occurs more than once"),
         (["ann@exämple.com", "ann@xn--exmple-cua.com"], "occurs more than once"),
         ([ANN, {"email": ANN, "fone": "1"}], "recipient 2: has the field 'fone', but may only have email, name and"),
-        ([ANN, {"email": ANN, "+1 555 010 4477": "1"}], "recipient 2: has the field '+# ### ### ####', but"),
-        ([ANN, {"email": ANN, 1: "x"}], "recipient 2: has the field '#', but"),
+        ([ANN, {"email": ANN, "tel": "1"}], "recipient 2: has the field 'tel', but"),
+        ([ANN, {"email": ANN, 1: "x"}], "recipient 2: has the field '1', but"),
         ([ANN, {"name": "Ann"}], "recipient 2: Object missing required field `email`"),
         ([ANN, {"email": None}], "recipient 2: Expected `str`, got `null` - at `$.email`"),
         ([ANN, {"email": ANN, "phone": 555}], "got `int` - at `$.phone`"),
@@ -95,9 +95,16 @@ def test_recipients_that_cannot_be_are_named(given: Any, said: str) -> None:
     assert said in problems(recipients=given)[0]
 
 
+@pytest.mark.parametrize("given", ["", "ann", PHONE])
+def test_no_error_quotes_a_phone_that_is_given_as_an_address(given: str) -> None:
+    (problem,) = problems(recipients=[ANN, given])
+    assert problem.startswith("recipient '***' is not an address: ")
+    assert PHONE not in problem
+
+
 @pytest.mark.parametrize(
     "address",
-    ["", "ann", "ann@", "@example.com", "a b@example.com", "ann@example", "ann@-x.com", "ann@@example.com",
+    ["ann@", "@example.com", "a b@example.com", "ann@example", "ann@-x.com", "ann@@example.com",
      "ann@exa\0mple.com", "\ud800@example.com", f"Ann <{ANN}>", f"{ANN}\n", f" {ANN}", f"{ANN},{BOB}"],
 )  # fmt: skip
 def test_what_is_not_an_address_is_named(address: str) -> None:
@@ -192,7 +199,7 @@ def test_a_phone_is_digits_among_punctuation(good: str, bad: str) -> None:
 def test_all_that_is_wrong_is_said_at_once() -> None:
     found = problems(
         subject=" ",
-        recipients=["ann", {"email": ANN, "fone": PHONE}, ANN],
+        recipients=["ann@", {"email": ANN, "fone": PHONE}, ANN],
         message="m" * 2_001,
         security="sms",
         security_answer=ANSWER,
@@ -201,9 +208,9 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "recipient 2",
         "subject must not be empty; a template without a value is",
         "message has 2,001 characters; 2,000 are allowed",
-        "recipient 'ann' is not an address",
+        "recipient 'ann@' is not an address",
         "security_answer is not used with security 'sms'",
-        "security 'sms' needs the phone of ann",
+        "security 'sms' needs the phone of ann@",
         f"security 'sms' needs the phone of {ANN}",
     ]
 

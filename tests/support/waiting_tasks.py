@@ -96,7 +96,7 @@ def trigger_of(**arguments: Any) -> Any:
     """The trigger with which a sensor defers."""
     given = {"task_id": "wait", "transfer_id": "t", "deferrable": True} | arguments
     try:
-        WaitingTask(lambda: TransferSensor(**given), None).go_on()
+        WaitingTask(lambda: TransferSensor(**given), SimpleNamespace()).go_on()
     except TaskDeferred as deferred:
         return deferred.trigger
     raise AssertionError("the sensor has not deferred")

@@ -1,4 +1,4 @@
-"""The connection's form as Airflow 3.1 asks for it."""
+"""The connection's form as Airflow asks the hook for it before 3.2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.airflow_compat.connection_form import field_behaviour, form_widgets
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 
 
 def field_class(name: str) -> Any:
@@ -23,7 +23,8 @@ def wtforms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> None:
-    found = {name: (kind, label, values["default"]) for name, (kind, label, values) in form_widgets().items()}
+    fields = OutboundTransferHook.get_connection_form_widgets().items()
+    found = {name: (kind, label, values["default"]) for name, (kind, label, values) in fields}
     assert found == {
         "event_api_key": ("PasswordField", "Event API key", None),
         "timeout": ("IntegerField", "Timeout (seconds)", 60),
@@ -32,11 +33,11 @@ def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> Non
         "calls_per_minute": ("IntegerField", "Calls per minute", 60),
         "rehearse": ("BooleanField", "Rehearse", False),
     }
-    assert all(values["description"] for _, _, values in form_widgets().values())
+    assert all(values["description"] for _, (_, _, values) in fields)
 
 
 def test_the_standard_fields_have_the_names_that_a_hook_uses() -> None:
-    behaviour = field_behaviour()
+    behaviour = OutboundTransferHook.get_ui_field_behaviour()
     assert behaviour.keys() == {"hidden_fields", "relabeling", "placeholders"}
     assert behaviour["hidden_fields"] == ["schema", "login"]
     assert behaviour["relabeling"]["password"] == "Transfer API key"
