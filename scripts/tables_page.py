@@ -25,8 +25,10 @@ INTERNAL: Final = (
     "transfer_sync",
     "accounts",
     "schema_version",
-    "key_allowance",
-    "poll_pages",
+)
+#: Of the table that :mod:`outbound_transfer.waiting.pages` creates.
+PAGES: Final = (
+    "Pages of listings that a triggerer has read, for the others: ids, statuses and times. Each is removed after a day."
 )
 TYPES: Final = {
     tables.INTEGER: "integer",
@@ -69,8 +71,9 @@ def _internal() -> str:
         for table in tables.TABLES
         if table.name in INTERNAL
     )
+    pages = f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"
     heading = "## Tables for the provider itself\n\nTheir columns are described in the database's catalog.\n"
-    return "\n".join([heading, "| table | content |", "|---|---|", *rows])
+    return "\n".join([heading, "| table | content |", "|---|---|", *rows, pages])
 
 
 def _row(column: Column) -> str:

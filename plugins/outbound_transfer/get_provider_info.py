@@ -55,11 +55,6 @@ def get_provider_info() -> dict[str, Any]:
                         ),
                         "schema": _TEXT,
                     },
-                    "calls_per_minute": {
-                        "label": "Calls per minute",
-                        "description": "How many calls the service grants the key within any 60 seconds.",
-                        "schema": {"type": ["integer", "null"], "default": 60, "minimum": 1},
-                    },
                     "rehearse": {
                         "label": "Rehearse",
                         "description": "Do everything but the send, then discard the draft: nothing is delivered.",
@@ -146,7 +141,8 @@ def get_provider_info() -> dict[str, Any]:
                         "description": (
                             "Connection of the SQL database where deliveries keep their state from try to try. If it "
                             "is empty, they use Airflow's task state store; before Airflow 3.3, and for delivery keys, "
-                            "the connection of the ledger, or a file if all of Airflow runs on one machine."
+                            "the connection of the ledger, or a file if all of Airflow runs on one machine. Triggerers "
+                            "share the pages of their polls in it."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",

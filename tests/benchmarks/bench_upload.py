@@ -89,13 +89,12 @@ def upload(url: str, key: str, transfer_id: str, file: str) -> dict[str, float]:
     """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
     from outbound_transfer.client import Client, Settings
     from outbound_transfer.files.sources import resolve_files
-    from outbound_transfer.protocol import endpoints
 
     (source,) = resolve_files(file)
     with Client(Settings(url, key)) as client:
-        client.perform(endpoints.get_transfer(transfer_id))  # connect, import and warm up outside the measured part
+        client.get_transfer(transfer_id)  # connect, import and warm up outside the measured part
         before, started = peak_mib(), time.perf_counter()
-        attached = client.perform(endpoints.attach_file(transfer_id, source.upload()))
+        attached = client.attach_file(transfer_id, source.upload())
         seconds = time.perf_counter() - started
     assert attached.file.size == source.size
     return {"seconds": seconds, "grown_mib": peak_mib() - before}

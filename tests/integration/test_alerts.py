@@ -49,9 +49,6 @@ FAULTS = {
     "a key that has been refused before": Fault(
         "KeyRefused", {'requests_total{conn_id="c", operation="send", status="403"}': "1x30 2x60"}, (32,), (20, 55)
     ),
-    "more calls than a key has": Fault(
-        "CallsUsedUp", {'reserved_ahead_seconds{conn_id="c"}': "90x20 0x20"}, (12,), (5, 25)
-    ),
     "refused calls": Fault(
         "CallsUsedUp",
         {'rate_limit_wait_seconds_total{conn_id="c", operation="create"}': "_x10 400x80"},

@@ -52,30 +52,6 @@ def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
     return {"name": name, "content": value}
 
 
-class Pipe(io.RawIOBase):
-    """A stream that cannot seek."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = io.BytesIO(data)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._data.readinto(buffer)
-
-
-def closed(file: io.BytesIO) -> io.BytesIO:
-    file.close()
-    return file
-
-
-def at_its_end(data: bytes) -> io.BytesIO:
-    file = io.BytesIO()
-    file.write(data)
-    return file
-
-
 def write_and_close(file: Any) -> None:
     with io.TextIOWrapper(file, newline="") as text:
         text.write("a\r\n")
@@ -88,9 +64,7 @@ def write_and_close(file: Any) -> None:
         ("", b""),
         (memoryview(b"xyz")[::2], b"xz"),
         ("ä" * (MB + 1), "ä".encode() * (MB + 1)),
-        (at_its_end(b"whole"), b"whole"),
-        (lambda: at_its_end(b"whole"), b"whole"),
-        (lambda: Pipe(LARGE), LARGE),
+        (lambda: LARGE, LARGE),
         (ContentWriter(lambda file: file.write(LARGE)), LARGE),
         (ContentWriter(lambda file: write_and_close(file)), b"a\r\n"),
     ],
@@ -128,12 +102,9 @@ def test_a_retry_in_one_process_delivers_all_that_an_iterator_gives(connection, 
         (content(["a"]), "list"),
         (content(lambda: None), "NoneType"),
         (content(lambda: lambda: "x"), "function"),
-        (content(io.StringIO("text")), "binary mode"),
-        (content(io.StringIO("")), "binary mode"),
-        (content(lambda: io.StringIO("")), "binary mode"),
-        (content(Pipe(b"x")), "from its beginning"),
-        (content(closed(io.BytesIO(b"x"))), "from its beginning"),
-        (content(lambda: Pipe(b"")), "an earlier try may have read"),
+        (content(io.StringIO("text")), "StringIO"),
+        (content(io.BytesIO(b"x")), "BytesIO"),
+        (content(lambda: io.BytesIO(b"x")), "BytesIO"),
         (content("\udc80secret"), "Unicode"),
         (content(lambda: "secret\udc80"), "Unicode"),
         (content("x", "../a.csv"), "path separator"),
@@ -172,14 +143,6 @@ def test_an_error_of_a_callable_is_left_to_the_retries(deliver, sandbox) -> None
     assert stored(sandbox, transfer) == {"a.csv": digest(b"done")}
 
 
-def test_a_callable_s_file_is_closed_and_a_given_one_is_not(deliver) -> None:
-    opened, given = io.BytesIO(b"x"), io.BytesIO(b"y")
-
-    deliver([content(lambda: opened), content(given, "b.csv")]).run()
-
-    assert (opened.closed, given.closed) == (True, False)
-
-
 @pytest.mark.parametrize("other", ["other", lambda: "other", b"other", "ab"], ids=["text", "callable", "bytes", "size"])
 def test_a_clear_before_the_send_sends_the_content_that_it_finds(deliver, sandbox, other) -> None:
     ti = deliver([content("first"), content("same", "b.csv")])
@@ -200,7 +163,7 @@ def test_a_clear_after_the_send_compares_the_content(deliver, sandbox) -> None:
     ti = deliver(content("sent"))
     sent = ti.run()
 
-    assert again(ti, files=content(lambda: io.BytesIO(b"sent")))["id"] == sent["id"]
+    assert again(ti, files=content(lambda: b"sent"))["id"] == sent["id"]
     for other in ("tnes", "longer", lambda: b"SENT"):
         with pytest.raises(AirflowFailException, match=f"{sent['id']}.*a.csv"):
             again(ti, files=content(other))

@@ -63,7 +63,6 @@ SENDS = {
     "summary": 1,
     "statements_by_customer": 2,
     "in_steps": 2,
-    "expired": 0,
     "events_in_a_lake": 0,
     "report_from_memory": 1,
     "monthly_figures": 1,

@@ -17,7 +17,6 @@ import pytest
 from airflow.sdk.serde import deserialize, serialize
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook, TaskDeferred
-from outbound_transfer.client import deferral
 from outbound_transfer.protocol.errors import ConnectionLost, MalformedResponse, RateLimited, ServerFault
 from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
@@ -129,7 +128,7 @@ def test_a_task_that_may_not_defer_sleeps_as_long(task, sandbox, warehouse, time
 
 
 @pytest.mark.any_dialect
-def test_a_minute_that_is_spent_is_waited_out_deferred(task, sandbox, warehouse, time) -> None:
+def test_a_minute_that_is_spent_is_waited_out_by_the_worker(task, sandbox, warehouse, time) -> None:
     sandbox.add_events(2)
     task().run()
     sandbox.add_events(3)
@@ -137,7 +136,7 @@ def test_a_minute_that_is_spent_is_waited_out_deferred(task, sandbox, warehouse,
     result = ti.run()
     assert (result["events"], result["cursor_from"], result["cursor_to"]) == (3, 2, 5)
     assert statuses(sandbox) == [200, 429, 200]
-    assert ti.deferrals == 1
+    assert ti.deferrals == 0
     assert 55 < time.waits[0] < 62
 
 
@@ -362,13 +361,13 @@ def test_a_service_in_trouble_fails_the_try_in_the_end(task, warehouse, script, 
 
 
 @pytest.mark.any_dialect
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_service_that_says_wait_forever_is_given_up(task, warehouse, script, time, status) -> None:
-    script.replies = [Reply(status=status, headers={"Retry-After": "600"})]
+@pytest.mark.parametrize(("status", "seconds", "attempts"), [(429, 120, 30), (503, 120, 8), (429, 9_999, 1)])
+def test_a_service_that_says_wait_forever_is_given_up(task, warehouse, script, time, status, seconds, attempts) -> None:
+    script.replies = [Reply(status=status, headers={"Retry-After": str(seconds)})]
     ti = task()
     with pytest.raises(RateLimited if status == 429 else ServerFault):
         ti.run()
-    assert 4 <= ti.deferrals <= 6
+    assert (len(script.asked), ti.deferrals) == (attempts, 0)
     assert sum(time.waits) <= 3_600
 
 
@@ -440,13 +439,11 @@ def test_nothing_is_held_in_the_warehouse_during_a_call(task, request, warehouse
 
 DRAIN = """
     from airflow.sdk import DAG
-    from outbound_transfer.client import deferral
     from outbound_transfer.transfers import feed_ingest
     from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 
     # The sandbox is told the same: a minute would make this test take one.
     feed_ingest.FEED_INTERVAL = 1.0
-    deferral.MAX_BLOCKING_WAIT = 0.1
 
     with DAG("drain", schedule=None, params={"prefix": "t_"}):
         EventFeedToSqlOperator(
@@ -457,8 +454,7 @@ DRAIN = """
 
 @pytest.mark.any_dialect
 def test_a_dag_drains_the_feed(run_dag, connection, sandbox, warehouse, monkeypatch) -> None:
-    for module, name in ((feed_ingest, "FEED_INTERVAL"), (deferral, "MAX_BLOCKING_WAIT")):
-        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(feed_ingest, "FEED_INTERVAL", feed_ingest.FEED_INTERVAL)
     sandbox.patch_account(feed_interval_seconds=1)
     sandbox.add_events(1_500)
 

@@ -232,7 +232,6 @@ def test_airflow_shows_the_connection_type_with_its_fields() -> None:
         "timeout",
         "verify",
         "web_url",
-        "calls_per_minute",
         "rehearse",
     }
 
@@ -254,8 +253,10 @@ def test_both_keys_are_masked_in_airflows_logs(hook: OutboundTransferHook, sandb
     assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
 
 
-async def test_the_triggerer_masks_the_event_key_too(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
-    await hook.get_async_settings()
+def test_a_triggerer_that_only_reads_the_connection_masks_the_event_key_too(
+    hook: OutboundTransferHook, sandbox: Sandbox
+) -> None:
+    hook.read_settings()
     assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
 
 

@@ -123,8 +123,8 @@ MISTAKES: dict[str, tuple[Callable[[Newcomer], object], str]] = {
     ),
     "the event key as the transfer key": (
         lambda newcomer: newcomer.connect(password=newcomer.sandbox.event_api_key).test_connection(),
-        "the connection's password (the transfer API key) is an event key, as it begins with obs_. That one "
-        "belongs into the extra field event_api_key; generate a transfer API key for the password",
+        "the connection's password (the transfer API key) is an event key, as it begins with obs_. Put it in "
+        "the extra field event_api_key instead; generate a transfer API key for the password",
     ),
     "no event key for the feed": (
         lambda newcomer: (
@@ -149,7 +149,8 @@ MISTAKES: dict[str, tuple[Callable[[Newcomer], object], str]] = {
     ),
     "a file that does not exist": (
         lambda newcomer: newcomer.deliver(files=f"{newcomer.folder}/raport.csv"),
-        "…/raport.csv is not there: … Check the path on this worker, and the task that should have written the file.",
+        "…/raport.csv is not there: … Check the path on this worker (absolute; ~ is not expanded), and the task that "
+        "should have written the file.",
     ),
     "a folder as a file": (
         lambda newcomer: newcomer.deliver(files=str(newcomer.folder)),

@@ -17,7 +17,6 @@ from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.triggers.transfer import TransferOutcomeTrigger
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowException, BaseNotifier, mask_secret
 from support.tasks import ProcessCrashed
@@ -223,22 +222,3 @@ def kind_of_event(scene: Scene, end: str, **choices: Any) -> str:
         scene.sandbox.cancel(sent)
     trigger = trigger_of(transfer_id=sent, finish_in_triggerer=True, poke_interval=10, **choices)
     return type(scene.time.run(first_shared_event(trigger, ti=TI))).__name__
-
-
-# ------------------------------------------------------------------------------------------------- ends as asset events
-
-
-@pytest.mark.parametrize("wrong", [[], ["pending"], ["complete", "lost"]])
-def test_a_watcher_reports_terminal_statuses_only(wrong: list[str]) -> None:
-    with pytest.raises(ValueError, match="complete, expired, canceled"):
-        TransferOutcomeTrigger(outcomes=wrong)
-
-
-def test_a_watcher_tells_of_what_ends_while_it_watches(scene: Scene) -> None:
-    """That it tells each end once, though its triggerer is killed: test_many_waiters.py."""
-    before, after, other = scene.send(3)
-    scene.sandbox.cancel(before)
-    scene.time.after(300, lambda: scene.sandbox.cancel(after))
-    event = scene.time.run(first_shared_event(TransferOutcomeTrigger(poke_interval=60)))
-    assert [(one["id"], one["status"]) for one in event.payload["transfers"]] == [(after, "canceled")]
-    assert scene.sandbox.transfer(other)["status"] == "pending"

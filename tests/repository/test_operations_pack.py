@@ -49,7 +49,6 @@ def test_the_mapping_has_each_metric_once() -> None:
     # A lost triggerer's last number outlives the window of the alert that nothing polls.
     assert {rule["match"].rpartition(".")[2]: rule["ttl"] for rule in MAPPINGS if "ttl" in rule} == {
         "deferred_waiters": "6h",
-        "reserved_ahead_seconds": "5m",
     }
 
 

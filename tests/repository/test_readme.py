@@ -16,18 +16,6 @@ def test_the_dag_to_copy_is_the_one_that_ships() -> None:
     assert EXAMPLES[0] == code
 
 
-def test_the_dag_that_runs_when_transfers_end_is_one(tmp_path, airflow_database) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
-    (example,) = (code for code in re.findall(r"```python\n(.*?)```", OPERATORS, re.DOTALL) if "AssetWatcher" in code)
-    (tmp_path / "ends.py").write_text(example)
-    bag = DagBag(str(tmp_path))
-    assert not bag.import_errors
-    (asset,) = bag.dags["expired"].timetable.asset_condition.objects
-    (watcher,) = asset.watchers
-    assert watcher.trigger.outcomes == ["expired"]
-
-
 def test_every_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     named = set(

@@ -52,7 +52,6 @@ EXEMPT = {
         "integration/test_event_feed_to_iceberg.py",
         "integration/test_event_feed_to_object_storage.py",
         "integration/test_event_feed_to_sql.py",
-        "integration/test_event_values.py",
         "integration/store/conftest.py",
         "integration/store/test_engine.py",
         "integration/test_mistakes.py",

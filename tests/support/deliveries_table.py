@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.schema import CLUSTER, LEDGER, MEMORY_GROUP, ensure_schema
+from outbound_transfer.warehouse.schema import LEDGER, MEMORY_GROUP, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS, TRANSFERS
 from support import sample_rows
 from support.warehouses import Hook
@@ -71,7 +71,7 @@ class DeliveriesTable:
         :param for_all: also those of whatever else deliveries and waits keep.
         """
         sample_rows.make_tables(self._warehouse, self.now())
-        for group in (MEMORY_GROUP, CLUSTER) if for_all else ():
+        for group in (MEMORY_GROUP,) if for_all else ():
             ensure_schema(self._warehouse, group, self.now())
 
     def add(self, transfer_id: str, **values: Any) -> None:

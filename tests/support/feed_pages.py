@@ -13,7 +13,6 @@ import psycopg.rows
 import psycopg2.extras
 
 from outbound_transfer.protocol.events import Page, read_page
-from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
 from support.warehouses import Hook, ObservedConnection
@@ -29,7 +28,7 @@ def page(cursor: int, *lines: bytes, next_cursor: int | None = None, has_more: b
         "x-next-cursor": str(cursor + len(lines) if next_cursor is None else next_cursor),
         "x-has-more": str(has_more).lower(),
     }
-    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=cursor)
+    return read_page(headers, b"".join(line + b"\n" for line in lines), cursor=cursor)
 
 
 def event(number: int, **fields: Any) -> bytes:

@@ -38,7 +38,6 @@ def as_paths(paths: Sequence[Path]) -> dict[str, Any]:
 def as_contents(paths: Sequence[Path]) -> dict[str, Any]:
     """Each in another form, which reads the file when a try needs its content."""
     forms: list[Callable[[Path], Any]] = [
-        lambda path: partial(path.open, "rb"),
         lambda path: path.read_bytes,
         lambda path: ContentWriter(partial(_copy, path)),
     ]

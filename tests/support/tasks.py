@@ -225,7 +225,7 @@ class FakeTaskInstance:
         operator = self.make()
         operator.upstream_task_ids = set(self.upstream)
         hook = operator.hook
-        operator.hook = lambda **options: hook(sleep=self.time.sleep, clock=self.time.clock, **options)
+        operator.hook = lambda **options: hook(sleep=self.time.sleep, **options)
         return operator
 
     def _fire(self, trigger: Any) -> Any:

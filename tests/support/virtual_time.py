@@ -112,7 +112,7 @@ class VirtualTime:
         self._strangers = frozenset(thread for thread in sys._current_frames() if not self._is_of_the_service(thread))
         self._strangers -= {threading.get_ident()}
         now = pendulum.now
-        pool, sync, unsync = concurrent.futures.ThreadPoolExecutor, httpx.HTTPTransport, httpx.AsyncHTTPTransport
+        pool, http = concurrent.futures.ThreadPoolExecutor, httpx.HTTPTransport
         with (
             mock.patch("time.time", self.time),
             mock.patch("time.monotonic", self.monotonic),
@@ -122,8 +122,7 @@ class VirtualTime:
             mock.patch.object(timezone, "utcnow", self._utcnow),
             mock.patch.object(pendulum, "now", lambda tz=None: now(tz) + self._ahead()),
             mock.patch.object(pool, "submit", self._counting(pool.submit)),
-            mock.patch.object(sync, "handle_request", self._asking(sync.handle_request)),
-            mock.patch.object(unsync, "handle_async_request", self._asking_async(unsync.handle_async_request)),
+            mock.patch.object(http, "handle_request", self._asking(http.handle_request)),
         ):
             yield self
         self._pay()
@@ -162,18 +161,6 @@ class VirtualTime:
             self._begin()
             try:
                 return handle(transport, request)
-            finally:
-                self._end()
-
-        return asked
-
-    def _asking_async(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        async def asked(transport: Any, request: httpx.Request) -> httpx.Response:
-            if (answer := self._answer(request)) is not None:
-                return answer
-            self._begin()
-            try:
-                return await handle(transport, request)  # type: ignore[no-any-return]
             finally:
                 self._end()
 

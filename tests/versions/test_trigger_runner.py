@@ -1,9 +1,10 @@
-"""The shared poll under the trigger runner of this version of Airflow."""
+"""Waits under the trigger runner of this version of Airflow."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,86 +12,84 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.executors.workloads import RunTrigger
-from airflow.jobs.triggerer_job_runner import TriggerRunner
-from airflow.models.trigger import Trigger
 from airflow.sdk.execution_time import task_runner
 
-from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.triggers.transfer import TransferTrigger
-from outbound_transfer_sandbox.testing import Sandbox
+from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from support import transfers
 from support.airflow_names import TaskDeferred
-from support.provider import Upload, build_new_transfer
+from support.triggers import Triggerer
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("connection")]
 
 TRIGGERS = 1_000
 TIMEOUT_SECONDS = 60.0
 
 
-class Triggerer:
-    """Airflow's trigger runner, without the supervisor that a triggerer connects it to."""
-
-    def __init__(self) -> None:
-        self.runner = TriggerRunner()
-
-    async def start(self, numbers: range, transfer_id: str) -> None:
-        deadline = datetime.now(UTC) + timedelta(hours=1)
-        classpath, arguments = TransferTrigger(
-            transfer_id, "outbound_transfer_default", 0.2, deadline.isoformat()
-        ).serialize()
-        kwargs = Trigger.encrypt_kwargs(arguments)
-        self.runner.to_create.extend(
-            RunTrigger(id=number, ti=None, classpath=classpath, encrypted_kwargs=kwargs) for number in numbers
-        )
-        await self.runner.create_triggers()
-
-    async def cancel(self, numbers: range) -> None:
-        self.runner.to_cancel.extend(numbers)
-        await self.runner.cancel_triggers()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline
-            await self.runner.cleanup_finished_triggers()
-            await asyncio.sleep(0.05)
-
-    async def stop(self) -> None:
-        await self.cancel(range(2 * TRIGGERS))
-        await self.until(lambda: not self.runner.triggers)
+def triggers(transfer_id: str, count: int = 1, conn_id: str = "outbound_transfer_default") -> list[TransferTrigger]:
+    deadline = datetime.now(UTC) + timedelta(hours=1)
+    return [TransferTrigger(transfer_id, conn_id, 1.0, deadline.isoformat()) for _ in range(count)]
 
 
-@pytest.fixture
-def transfer_id(hook: OutboundTransferHook) -> str:
-    draft = hook.create_transfer(build_new_transfer(subject="Report", recipients=["ann@example.com"]))
-    hook.attach_file(draft.id, Upload("a.csv", 1, lambda: iter([b"a"])))
-    return hook.send_transfer(draft.id).id
+async def until(triggerer: Triggerer, condition: Callable[[], Any]) -> None:
+    await asyncio.wait_for(triggerer.until(condition, 0.1), TIMEOUT_SECONDS)
 
 
-def test_triggers_share_one_poll_and_all_fire(sandbox: Sandbox, transfer_id: str) -> None:
-    def polls() -> int:
-        return len(sandbox.requests()) - sent
+def polls(sandbox: Sandbox) -> int:
+    return sum(call["method"] == "GET" for call in sandbox.requests())
+
+
+def threads_that_poll() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("outbound-transfer-poll")]
+
+
+def test_triggers_share_one_poll_and_all_fire(sandbox: Sandbox) -> None:
+    (sent,) = transfers.send(sandbox)
 
     async def play() -> None:
-        triggerer = Triggerer()
-        await triggerer.start(range(TRIGGERS), transfer_id)
-        await triggerer.until(lambda: polls() > 1)
-        await triggerer.cancel(range(TRIGGERS // 2))
-        await triggerer.until(lambda: len(triggerer.runner.triggers) == TRIGGERS // 2)
-        assert polls() < TRIGGERS / 10
+        triggerer, began = Triggerer(), time.monotonic()
+        numbers = await triggerer.start(*triggers(sent, TRIGGERS))
+        await until(triggerer, lambda: polls(sandbox) > 1)
+        await triggerer.cancel(*numbers[::2])
+        await until(triggerer, lambda: len(triggerer.runner.triggers) == TRIGGERS // 2)
+        await asyncio.to_thread(transfers.pick_up, sandbox, sent)
+        await until(triggerer, lambda: len(triggerer.events) == TRIGGERS // 2)
+        assert not any(triggerer.failed.values())
+        assert polls(sandbox) <= time.monotonic() - began + 2
 
-        await asyncio.to_thread(sandbox.pickup, transfer_id, "ann@example.com")
-        await triggerer.until(lambda: not triggerer.runner.triggers)
-        assert len(triggerer.runner.events) == TRIGGERS - TRIGGERS // 2
-        assert not triggerer.runner.failed_triggers
-
-        await triggerer.start(range(TRIGGERS, TRIGGERS + 1), transfer_id)
-        await triggerer.until(lambda: not triggerer.runner.triggers)
+        (late,) = await triggerer.start(*triggers(sent))
+        await until(triggerer, lambda: late in triggerer.events)
+        await triggerer.stop()
 
     sandbox.patch_account(requests_per_window=100_000)
-    sent = len(sandbox.requests())
     asyncio.run(play())
+
+
+def test_a_connection_that_must_wait_holds_up_no_other_and_ends_with_its_waits(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sent,) = transfers.send(sandbox)
+    with running_sandbox() as other:
+        monkeypatch.setenv("AIRFLOW_CONN_REFUSED", other.airflow_connection())
+        (refused,) = transfers.send(other)
+        other.plan_faults({"kind": "error", "status": 429, "retry_after": "60"})
+
+        async def play() -> None:
+            triggerer, began = Triggerer(), time.monotonic()
+            (waiting,) = await triggerer.start(*triggers(refused, conn_id="refused"))
+            await until(triggerer, lambda: other.faults()[0]["state"] == "triggered")
+            good = await triggerer.start(*triggers(sent, 20))
+            await until(triggerer, lambda: polls(sandbox))
+            await asyncio.to_thread(transfers.pick_up, sandbox, sent)
+            await until(triggerer, lambda: all(one in triggerer.events for one in good))
+            assert waiting not in triggerer.events
+            assert threads_that_poll(), "it waits for the time that the service names"
+            await triggerer.stop()
+            await until(triggerer, lambda: not threads_that_poll())
+            assert time.monotonic() - began < TIMEOUT_SECONDS
+            assert polls(other) == 0, "the service was asked before the time that it named"
+
+        asyncio.run(play())
 
 
 def test_a_deferred_task_waits_in_its_own_queue(monkeypatch: pytest.MonkeyPatch) -> None:

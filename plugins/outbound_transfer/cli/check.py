@@ -29,7 +29,6 @@ from outbound_transfer.warehouse.config import MemoryPlace, find_memory_place, r
 from outbound_transfer.warehouse.health import check_feed, check_in_doubt, check_tables, describe_failure
 from outbound_transfer.warehouse.schema import (
     ACCOUNTS_GROUP,
-    CLUSTER,
     FEED,
     LEDGER,
     LISTING,
@@ -102,9 +101,9 @@ def _check_service(settings: Settings | None) -> Iterator[Finding]:
 def _check_state() -> Iterator[Finding]:
     if place := find_memory_place():
         name, warehouse = str(place), place.open().warehouse
-        yield _run(name, lambda: check_tables("state", name, warehouse, (MEMORY_GROUP, CLUSTER)))
+        yield _run(name, lambda: check_tables("state", name, warehouse, (MEMORY_GROUP,)))
     elif HAS_STATE_STORES:
-        yield Finding("state", Health.OK, "Airflow's own store has the memory of deliveries; no database is shared.")
+        yield Finding("state", Health.OK, "Airflow's own store has the memory of deliveries.")
     else:
         require_memory_place("Before Airflow 3.3, a delivery or a wait")  # which fails
 

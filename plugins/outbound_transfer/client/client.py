@@ -1,248 +1,337 @@
-"""The clients of one account: each call runs under the retry policy, and a flow runs as a series of calls."""
+"""The service over HTTP: one method for each endpoint of both APIs, and one retry loop. Threads may share a client."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Final, TypeVar
+from urllib.parse import quote
 
-import httpx
-from tenacity import AsyncRetrying, Retrying
+import msgspec
 
-from outbound_transfer.client.allowance import Allowance, ReservationDetails, ReservationHook, log_reservation
-from outbound_transfer.client.checks import Checks
-from outbound_transfer.client.deferral import CallProgress
-from outbound_transfer.client.drivers import drive, drive_async
-from outbound_transfer.client.observer import Observer, notify, observe_attempt
-from outbound_transfer.client.retry import CallRetries, RetryDetails, RetryHook, RetryPolicy, log_retry
+from outbound_transfer.client import transport
+from outbound_transfer.client.models import Attached, Discarded, Upload
+from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, retry
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.transport import client_options, send, send_async
-from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested
-from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, Rehearsed
-from outbound_transfer.protocol.flows import SafeCall
-from outbound_transfer.protocol.messages import Api, Call, Flow, Operation, Response, Upload
+from outbound_transfer.client.transport import Observer, Request, Response
+from outbound_transfer.protocol import events
+from outbound_transfer.protocol.decoding import check_pickups, decode_page, decode_transfer
+from outbound_transfer.protocol.errors import (
+    CallError,
+    CallsStopped,
+    InvalidDelivery,
+    InvalidState,
+    MalformedResponse,
+    NotFound,
+    Rehearsed,
+    WrongTransfer,
+)
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage, has_contradictory_pickups
+from outbound_transfer.protocol.retry_after import parse_http_date
 
 T = TypeVar("T")
 
+#: Maximum ``limit`` of a page of transfers and of a page of events (service-api.md, R59).
+MAX_PAGE_SIZE: Final = 100
+MAX_EVENTS_PER_PAGE: Final = 1_000
 
-class _AttemptPrevented(Exception):
-    """Carries the error of a hook past the retries and flows, which handle errors of the call itself."""
+#: Bytes. A page of the feed is read as a whole, so that it is loaded completely or not at all.
+MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024
 
-    def __init__(self, error: CallError) -> None:
-        super().__init__()
-        self.error = error
+#: Seconds: a clock that is further off than this is corrected by no more.
+MAX_CLOCK_ERROR: Final = 60.0
 
-
-def _unwrap(perform: Callable[[], T]) -> T:
-    try:
-        return perform()
-    except _AttemptPrevented as prevented:
-        error = prevented.error
-    raise error  # not within the block above, so that its context stays as it is
+#: Creates that may end in doubt: each may leave a draft that nobody knows, unsent, unbilled and gone in 30 days.
+MAX_DRAFTS: Final = 2
 
 
-class _BaseClient:
-    """State and options that both clients share."""
+class Client:
+    """The calls of one account. Use it as a context manager, or call :meth:`close`.
+
+    Each method repeats its call as the policy allows.
+
+    :param settings: address and keys of the account.
+    :param policy: limits of retries.
+    :param sleep: waits between two attempts.
+    :param on_retry: called before each such wait.
+    :param observer: is notified of every attempt.
+    :param secrets: texts that no error may quote, besides the keys and the secrets of a call.
+    :ivar clock_ahead: seconds by which the service's clock is ahead, at most a minute; 0 if it does not say.
+    :raises InvalidSettings: a variable of the environment, such as NO_PROXY or SSL_CERT_FILE, is unusable.
+    """
 
     def __init__(
         self,
         settings: Settings,
         *,
         policy: RetryPolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
         on_retry: RetryHook = log_retry,
-        waited: Mapping[str, float] | None = None,
-        allowance: Allowance | None = None,
-        on_reservation: ReservationHook = log_reservation,
-        reserved_delays: Iterable[float] = (),
         observer: Observer | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
-        """Set up the client; no connection is made yet.
-
-        :param settings: address and keys of the account.
-        :param policy: limits of retries; :class:`RetryPolicy` with its defaults if omitted.
-        :param clock: returns monotonic seconds.
-        :param on_retry: called before each retry delay; may raise, for example :class:`~.deferral.DeferRequested`.
-        :param waited: seconds that calls have waited in an earlier process, by the value of their operation. They
-            count for each call of the operation until one has made progress.
-        :param allowance: the key's calls, which other processes use too; None if they are not shared.
-        :param on_reservation: called before a call waits for its reserved time; may raise.
-        :param reserved_delays: seconds until the first calls are to be made, which are reserved already.
-        :param observer: notified of every attempt and every retry.
-        :param secrets: texts that no error may quote, besides the keys and the secrets of the call itself.
-        """
         self.settings, self.policy = settings, policy or RetryPolicy()
-        self._clock, self._on_retry = clock, on_retry
-        self._progress = CallProgress(waited or {}, clock)
-        self._allowance, self._on_reservation = allowance, on_reservation
-        self._reserved_times = deque(sorted(clock() + delay for delay in reserved_delays))
-        self._was_reached = any((waited or {}).values())  # it was, in an earlier process
-        self._observer = observer or Observer()
-        self._secrets = tuple(secrets)
+        self._stopped = threading.Event()
+        self._sleep, self._on_retry = sleep or self._stopped.wait, on_retry
+        self._observer, self._secrets = observer or Observer(), tuple(secrets)
+        self._was_reached = False
+        self.clock_ahead = 0.0
+        self._http = transport.open_client(settings)
 
-    def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Let no error of the calls from now on quote these texts either."""
-        self._secrets += tuple(secrets)
+    # The transfer interface.
 
-    def _check_may_send(self, call: Call[Any]) -> None:
-        """:raises Rehearsed: the call is a send, and the connection rehearses."""
-        if self.settings.rehearses and call.operation is Operation.SEND:
-            raise Rehearsed("The connection rehearses: nothing is sent")
+    def create_transfer(self, new: NewTransfer) -> Transfer:
+        """POST /v1/transfers: create a draft (service-api.md, R22).
 
-    def _retries(self, call: Call[Any]) -> CallRetries:
-        return CallRetries(
-            self.policy,
-            call,
-            clock=self._clock,
-            on_retry=self._before_retry,
-            began=self._progress.began(call.operation),
-            was_reached=lambda: self._was_reached,
+        :param new: as built by :func:`.models.build_new_transfer`.
+        :raises WrongTransfer: the response shows another transfer.
+        """
+        request = Request("create", "POST", "/v1/transfers", body=msgspec.json.encode(new), secrets=new.secrets)
+        transfer = self.retry("create", lambda: self._call(request, _transfer), max_in_doubt=MAX_DRAFTS)
+        if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
+            raise WrongTransfer(
+                f"create: the response shows transfer {transfer.id} ({transfer.status}), which is not the "
+                "requested draft"
+            )
+        return transfer
+
+    def get_transfer(self, transfer_id: str) -> Transfer:
+        """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files (service-api.md, R29)."""
+
+        def decode(response: Response) -> Transfer:
+            transfer = _transfer(response)
+            if transfer.id != transfer_id:
+                raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
+            return transfer
+
+        return self._repeat(Request("get", "GET", _path(transfer_id)), decode)
+
+    def find_transfer(self, transfer_id: str) -> Transfer | None:
+        """Return a transfer; None if the key sees none of this id (any more), for example a discarded draft."""
+        try:
+            return self.get_transfer(transfer_id)
+        except NotFound:
+            return None
+
+    def get_pickups(self, transfer_id: str) -> Transfer:
+        """As :meth:`get_transfer`, with a response that says of every recipient whether they have picked up."""
+
+        def decode(response: Response) -> Transfer:
+            transfer = _transfer(response)
+            check_pickups(response.body)
+            if transfer.id != transfer_id or has_contradictory_pickups(transfer):
+                raise MalformedResponse(
+                    f"get: the response contradicts itself about who has picked up transfer {transfer_id}: it is "
+                    f"{transfer.status!r:.100}, and {transfer.picked_up_count} of {len(transfer.recipients)} "
+                    "recipients have"
+                )
+            return transfer
+
+        return self._repeat(Request("get", "GET", _path(transfer_id)), decode)
+
+    def list_transfers(
+        self, *, status: str = "all", limit: int = MAX_PAGE_SIZE, cursor: str | None = None
+    ) -> TransferPage:
+        """GET /v1/transfers: one page of sent transfers, newest first (service-api.md, R26, R27).
+
+        :param status: ``all``, or a status of a sent transfer (service-api.md, R26).
+        :param limit: 1 to 100.
+        :param cursor: ``next_cursor`` of the previous page.
+        """
+        params: dict[str, str | int] = {"limit": limit, "status": status}
+        if cursor is not None:
+            params["cursor"] = cursor
+        return self._repeat(
+            Request("list", "GET", "/v1/transfers", params=params), lambda response: decode_page(response.body)
         )
 
-    def _record_success(self, call: Call[Any]) -> None:
-        self._was_reached = True
-        self._progress.record_success(call)
+    def attach_file(
+        self, transfer_id: str, upload: Upload, before_attempt: Callable[[], object] = lambda: None
+    ) -> Attached:
+        """POST /v1/transfers/{transfer_id}/files: attach a file; 200 instead of 201 if the name exists (R30 to R32)."""
+        request = Request(
+            "attach",
+            "POST",
+            _path(transfer_id, "files"),
+            upload=replace(upload, chunks=lambda: self._until_stopped(upload)),
+        )
+        is_doubtful = False
 
-    def _before_retry(self, retry: RetryDetails) -> None:
-        notify(self._observer.on_retry, retry)  # first, because the hook may raise
-        self._was_reached |= not isinstance(retry.caused_by, NotConnected)
-        allowance = self._allowance if retry.call.api is Api.TRANSFER else None
-        if allowance and isinstance(retry.caused_by, RateLimited):
-            allowance.record_refusal(retry.caused_by.retry_after or 0.0)
-        self._on_retry(replace(retry, repeats=self._progress.repeats))
-        if allowance:
-            allowance.record_repeat()
-
-    def _reserve(self, call: Call[Any]) -> float:
-        """Reserve the first attempt of a call; return the seconds until then."""
-        if self._allowance is None or call.api is Api.FEED:
-            return 0.0
-        on_reservation: ReservationHook = log_reservation  # a time that is reserved already is near: wait here
-        try:  # one step, as several threads may reserve
-            delay = self._reserved_times.popleft() - self._clock()
-        except IndexError:
-            delay, on_reservation = self._reserve_in(self._allowance), self._on_reservation
-        if delay > 0:
-            reserve_repeats = partial(self._reserve_repeats, self._allowance)
-            on_reservation(ReservationDetails(call, delay, self._progress.repeats, reserve_repeats))
-        return max(delay, 0.0)
-
-    def _reserve_in(self, allowance: Allowance) -> float:
-        delay = allowance.reserve()
-        notify(self._observer.on_reservation, delay)
-        return delay
-
-    def _reserve_repeats(self, allowance: Allowance) -> list[float]:
-        return [self._reserve_in(allowance) for _ in range(self._progress.take_repeats())]
-
-
-class Client(_BaseClient):
-    """Synchronous client, for workers. Use it as a context manager, or call :meth:`close`.
-
-    Several threads may use it. Its retry hook and its observer are then called by each of them.
-    """
-
-    def __init__(self, settings: Settings, *, sleep: Callable[[float], object] | None = None, **options: Any) -> None:
-        super().__init__(settings, **options)
-        self._stopped = threading.Event()
-        self._sleep = sleep or self._stopped.wait
-        self._checks = Checks(self._clock)
-        self._http = httpx.Client(**client_options(settings))
-
-    def perform(self, call: Call[T] | SafeCall[T], *, before_attempt: Callable[[], object] | None = None) -> T:
-        """Perform a call, and repeat it as the policy allows.
-
-        :param call: a :class:`.SafeCall` tells its owner, also after an interrupt, whether the call may be applied.
-        :param before_attempt: called before each attempt, after everything that the attempt waits for and right before
-            its request. May perform calls itself, and is called again if they had to wait. What it raises ends the
-            call, and is raised as it is.
-        :return: the decoded response.
-        :raises CallError: the error of the last attempt.
-        :raises Rehearsed: instead of a send, if the connection rehearses.
-        """
-        return _unwrap(lambda: self._perform(call, before_attempt))
-
-    def run(self, flow: Flow[T], *, before_attempt: Callable[[], object] | None = None) -> T:
-        """Run a flow; each of its calls is performed under the policy.
-
-        :param before_attempt: see :meth:`perform`. What it raises ends the flow, which cannot handle it.
-        """
-        return _unwrap(lambda: drive(flow, lambda call: self._perform(call, before_attempt)))
-
-    def _perform(self, call: Call[T] | SafeCall[T], before_attempt: Callable[[], object] | None) -> T:
-        safe_call = call if isinstance(call, SafeCall) else SafeCall(call)
-        call = safe_call.call
-        self.settings.key(call.api)  # a key that is missing fails here, where nothing is in doubt
-        retries, before_request = self._retries(call), partial(self._before_request, call, before_attempt)
-
-        def send(request: Call[Any]) -> Response:
-            retries.begin()
-            self._checks.record_request()
-            return self._send(request)
-
-        try:
-            if delay := self._reserve(call):
-                self._wait(delay)
-            retrying = Retrying(sleep=self._wait, **retries.options)
-            result: T = retrying(lambda: drive(safe_call(before_request), send))
-        except DeferRequested as request:
-            self._progress.add_waited(request, call, retries.began)
-            if call.method != "GET":  # a read leaves nothing in doubt
-                request.was_in_doubt |= safe_call.was_in_doubt
-            raise
-        except Exception:
-            self._progress.record_repeat()
-            raise
-        self._record_success(call)
-        self._checks.record_response()
-        return result
-
-    def _before_request(self, call: Call[Any], before_attempt: Callable[[], object] | None) -> None:
-        if before_attempt:
+        def attempt() -> Attached:
+            nonlocal is_doubtful
+            before_attempt()
             try:
-                with self._progress.pending():
-                    self._checks.run(before_attempt, self._reserve_checks)
+                return self._call(
+                    request, lambda response: Attached(_decode(File, response), response.status == 201, is_doubtful)
+                )
             except CallError as error:
-                raise _AttemptPrevented(error) from None
-        self._check_may_send(call)
+                is_doubtful |= error.in_doubt
+                error.was_in_doubt = is_doubtful
+                raise
 
-    def _reserve_checks(self, calls: int) -> None:
-        if self._allowance:
-            self._reserved_times += [self._clock() + self._reserve_in(self._allowance) for _ in range(calls)]
+        return self.retry("attach", attempt)
 
-    def stop(self) -> None:
-        """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
+    def list_files(self, transfer_id: str) -> tuple[File, ...]:
+        """GET /v1/transfers/{transfer_id}/files: all files in one response (service-api.md, R34)."""
+        return self._repeat(
+            Request("list_files", "GET", _path(transfer_id, "files")), lambda response: _decode(_Files, response).data
+        )
 
-        They raise :class:`CallsStopped`. A request that is sent to its last byte is not broken off.
+    def get_file(self, transfer_id: str, file_id: str) -> File:
+        """GET /v1/transfers/{transfer_id}/files/{file_id}: the record of one file (service-api.md, R34)."""
+        return self._repeat(
+            Request("get_file", "GET", _path(transfer_id, "files", file_id)), lambda response: _decode(File, response)
+        )
+
+    def remove_file(self, transfer_id: str, file_id: str, before_attempt: Callable[[], object] = lambda: None) -> None:
+        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34)."""
+        self._remove("remove", _path(transfer_id, "files", file_id), before_attempt)
+
+    def discard_transfer(self, transfer_id: str) -> Discarded:
+        """DELETE /v1/transfers/{transfer_id}: discard a draft, if it still is one (service-api.md, R35)."""
+        try:
+            return Discarded.REMOVED if self._remove("discard", _path(transfer_id)) else Discarded.NOT_FOUND
+        except InvalidState:
+            return Discarded.SENT
+
+    def _remove(self, operation: str, path: str, before_attempt: Callable[[], object] = lambda: None) -> bool:
+        """Return False if there was nothing to remove, and no attempt of this call has removed it."""
+        is_doubtful = False
+
+        def attempt() -> bool:
+            nonlocal is_doubtful
+            before_attempt()
+            try:
+                self._call(Request(operation, "DELETE", path), lambda _: None)
+            except NotFound:
+                return is_doubtful
+            except CallError as error:
+                is_doubtful |= error.in_doubt
+                raise
+            return True
+
+        return self.retry(operation, attempt)
+
+    def send_once(self, transfer_id: str) -> Transfer:
+        """POST /v1/transfers/{transfer_id}/send, in one attempt: bills the account and emails the recipients (R36).
+
+        The service sends a draft once: it responds 409 to a second send, and a read shows whether an earlier one was
+        applied (R37). So an attempt in doubt is repeated, by :meth:`retry` around this.
+
+        :return: the transfer, which this attempt or an earlier one has sent.
+        :raises InvalidState: it is a draft without files.
+        :raises MalformedResponse: in doubt: 409, although it is a draft with files.
+        :raises Rehearsed: the connection rehearses; no request was made.
         """
-        self._stopped.set()
+        self.check_sends()
+        try:
+            return self._call(Request("send", "POST", _path(transfer_id, "send")), _sent)
+        except InvalidState:
+            transfer = self.get_transfer(transfer_id)
+            if not transfer.is_draft:
+                return transfer
+            if not transfer.files:
+                raise
+        raise MalformedResponse("send: rejected as already applied, but a read shows no effect")
 
-    def _send(self, call: Call[Any]) -> Response:
-        if upload := call.upload:
-            call = replace(call, upload=replace(upload, chunks=lambda: self._until_stopped(upload)))
-        with observe_attempt(self._observer, call, self.settings.account) as attempt:
-            response = send(self._http, self.settings, call, self._secrets)
-            attempt.status = response.status
-        return response
+    def check_sends(self) -> None:
+        """:raises Rehearsed: the connection rehearses: no send is requested."""
+        if self.settings.rehearses:
+            raise Rehearsed("The connection rehearses: nothing is sent")
 
-    def _until_stopped(self, upload: Upload) -> Iterator[bytes]:
-        for chunk in upload.chunks():
-            self._check_not_stopped()
-            yield chunk
+    def send_transfer(self, transfer_id: str) -> Transfer:
+        """Send a draft; see :meth:`send_once`."""
+        return self.retry("send", lambda: self.send_once(transfer_id))
+
+    # The event feed.
+
+    def read_events(self, *, cursor: int = 0, limit: int = MAX_EVENTS_PER_PAGE) -> events.Page:
+        """GET /v1/events: the events after ``cursor``, oldest first (service-api.md, R40 to R44).
+
+        A success uses up the account's one page a minute (R58).
+
+        :param cursor: ``next_cursor`` of the previous page; 0 for the beginning.
+        :param limit: 1 to 1,000.
+        """
+        params = {"cursor": cursor, "limit": limit}
+        request = Request("events", "GET", "/v1/events", params=params, is_feed=True, max_bytes=MAX_FEED_PAGE_BYTES)
+        return self._repeat(request, lambda response: events.read_page(response.headers, response.body, cursor=cursor))
+
+    # Probes.
+
+    def probe_transfers(self) -> datetime | None:
+        """Read a page of one transfer; return the service's time, None if it does not say.
+
+        Uses up one of the key's calls of the minute (service-api.md, R53).
+        """
+
+        def decode(response: Response) -> datetime | None:
+            decode_page(response.body)  # a sign-in page has a Date, too
+            return parse_http_date(response.headers.get("date"))
+
+        return self._repeat(Request("list", "GET", "/v1/transfers", params={"limit": 1, "status": "all"}), decode)
+
+    def probe_feed(self) -> None:
+        """Read the feed at an invalid cursor: 400 if the key is valid, else 401; does not use up the rate."""
+        self._repeat(
+            Request("events", "GET", "/v1/events", params={"cursor": "none", "limit": 1}, is_feed=True), lambda _: None
+        )
+
+    # How.
+
+    def retry(self, operation: str, attempt: Callable[[], T], *, max_in_doubt: int | None = None) -> T:
+        """Repeat an attempt, of one call or several, as the policy allows; see :func:`.retry.retry`."""
+        return retry(
+            operation,
+            attempt,
+            self.policy,
+            sleep=self._wait,
+            on_retry=self._before_wait,
+            was_reached=lambda: self._was_reached,
+            max_in_doubt=max_in_doubt,
+        )
+
+    def _repeat(self, request: Request, decode: Callable[[Response], T]) -> T:
+        return self.retry(request.operation, lambda: self._call(request, decode))
+
+    def _call(self, request: Request, decode: Callable[[Response], T]) -> T:
+        response = transport.send(self._http, self.settings, request, self._observer, self._secrets)
+        self._was_reached = True
+        if date := parse_http_date(response.headers.get("date")):
+            self.clock_ahead = min(max(date.timestamp() - time.time(), -MAX_CLOCK_ERROR), MAX_CLOCK_ERROR)
+        return transport.decode_response(request, response, decode)
+
+    def _before_wait(self, operation: str, error: CallError, seconds: float) -> None:
+        transport.notify(self._observer.on_retry, operation, error, seconds)
+        self._on_retry(operation, error, seconds)
 
     def _wait(self, seconds: float) -> None:
         self._sleep(seconds)
         self._check_not_stopped()
 
+    def _until_stopped(self, upload: Upload) -> Iterator[bytes]:
+        for chunk in upload.body():
+            self._check_not_stopped()
+            yield chunk
+
     def _check_not_stopped(self) -> None:
         if self._stopped.is_set():
             raise CallsStopped
+
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """Let no error of the calls from now on quote these texts either."""
+        self._secrets += tuple(secrets)
+
+    def stop(self) -> None:
+        """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
+
+        They raise :class:`.CallsStopped`. A request that is sent to its last byte is not broken off.
+        """
+        self._stopped.set()
 
     def close(self) -> None:
         self._http.close()
@@ -254,51 +343,30 @@ class Client(_BaseClient):
         self.close()
 
 
-class AsyncClient(_BaseClient):
-    """Asynchronous client, for the triggerer; the counterpart of :class:`Client`, but that it uploads nothing."""
+class _Files(msgspec.Struct):
+    data: tuple[File, ...]
 
-    def __init__(
-        self, settings: Settings, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, **options: Any
-    ) -> None:
-        super().__init__(settings, **options)
-        self._sleep = sleep
-        self._http = httpx.AsyncClient(**client_options(settings))
 
-    async def perform(self, call: Call[T]) -> T:
-        """Perform a call, and repeat it as the policy allows.
+def _path(*parts: str) -> str:
+    # Ids are opaque and may come from users, so each is quoted as a whole and cannot lead to another path.
+    try:
+        if all(isinstance(part, str) and part.strip(".") for part in parts):
+            return "/".join(("/v1/transfers", *(quote(part, safe="") for part in parts)))
+    except UnicodeEncodeError:
+        pass
+    raise InvalidDelivery(f"not an id of the service: {parts!r}")
 
-        :return: the decoded response.
-        :raises CallError: the error of the last attempt.
-        :raises Rehearsed: instead of a send, if the connection rehearses.
-        """
-        if self._allowance and (delay := await asyncio.to_thread(self._reserve, call)):
-            await self._sleep(delay)
-        safe_call = SafeCall(call)
-        retries = self._retries(call)
-        retries.begin()
 
-        async def attempt() -> T:
-            return await drive_async(safe_call(partial(self._check_may_send, call)), self._send)
+def _decode(kind: type[T], response: Response) -> T:
+    return msgspec.json.decode(response.body, type=kind)
 
-        result: T = await AsyncRetrying(sleep=self._sleep, **retries.options)(attempt)
-        self._record_success(call)
-        return result
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Run a flow; each of its calls is performed under the policy."""
-        return await drive_async(flow, self.perform)
+def _transfer(response: Response) -> Transfer:
+    return decode_transfer(response.body)
 
-    async def _send(self, call: Call[Any]) -> Response:
-        with observe_attempt(self._observer, call, self.settings.account) as attempt:
-            response = await send_async(self._http, self.settings, call, self._secrets)
-            attempt.status = response.status
-        return response
 
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+def _sent(response: Response) -> Transfer:
+    transfer = _transfer(response)
+    if transfer.is_draft:
+        raise MalformedResponse(f"send: the response shows that {transfer.id} is a draft")
+    return transfer

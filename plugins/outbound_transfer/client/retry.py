@@ -1,85 +1,43 @@
-"""The retry policy over tenacity: how often and for how long. :mod:`..protocol.retry_rules` decides whether at all."""
+"""One retry loop for every call, over tenacity: what to repeat, how long to wait, and when to stop."""
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeVar
 
-from tenacity import RetryCallState, retry_if_exception, wait_random, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from outbound_transfer.protocol.errors import NotConnected, ServiceError
-from outbound_transfer.protocol.messages import Call, Operation
-from outbound_transfer.protocol.retry_rules import RetryDecision, decide_retry
+from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, ServiceError, TransferLimitReached
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Seconds before any retry, so that "Retry-After: 0" or a small random backoff cannot cause a busy loop.
-MIN_RETRY_DELAY: Final = 0.5
+#: Seconds. A wait that the service asks for and that is longer is left to the task's retries.
+MAX_RETRY_AFTER: Final = 600.0
 
-#: The minimum delay doubles with each attempt up to this many seconds, in case "Retry-After: 0" is repeated.
-MAX_RETRY_DELAY_FLOOR: Final = 4.0
+#: Seconds before any repeat, so that "Retry-After: 0" is no busy loop.
+MIN_DELAY: Final = 0.5
 
-#: Seconds of random extra delay: clocks differ, and tasks that wait for the same rate limit window spread out.
-RETRY_AFTER_JITTER: Final = 1.0
-
-#: Random extra delay of a call that is refused again, as a part of the time that it has waited. The longer calls wait,
-#: the more of them there are, and the wider apart they must be to succeed.
-WAITED_JITTER: Final = 0.25
-
-
-@dataclass(frozen=True)
-class RetryDetails:
-    """A retry that is about to wait.
-
-    :ivar caused_by: the error of the last attempt.
-    :ivar wait_for: seconds until the next attempt.
-    :ivar repeats: number of calls that another process of the task would make again before this one.
-    """
-
-    call: Call[Any]
-    caused_by: BaseException
-    wait_for: float
-    repeats: int = 0
-
-    @property
-    def is_server_directed(self) -> bool:
-        """Whether the service's response or its limits set the delay; otherwise it is a backoff of our own.
-
-        Only a server-directed delay may be spent deferred, because failures are counted within one process.
-        """
-        has_retry_after = isinstance(self.caused_by, ServiceError) and self.caused_by.retry_after is not None
-        return has_retry_after or decide_retry(self.call, self.caused_by) in (
-            RetryDecision.WAIT_RETRY_AFTER,
-            RetryDecision.WAIT_FOR_SLOT,
-        )
-
-
-#: Called before each retry delay; may raise :class:`~.deferral.DeferRequested` to wait elsewhere.
-RetryHook: TypeAlias = Callable[[RetryDetails], None]
-
-
-def log_retry(retry: RetryDetails) -> None:
-    """Log the delay and its cause."""
-    operation = retry.call.operation.value
-    cause = str(retry.caused_by).removeprefix(f"{operation}: ")
-    log.warning("Waiting %.1f s to repeat %s: %s", retry.wait_for, operation, cause)
+#: Seconds between two attempts after 429 without a usable Retry-After: the service's window is a minute.
+RATE_LIMIT_DELAY: Final = 10.0
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Limits for the retries of one call (service-api.md, R50).
+    """Limits of the retries of one call (service-api.md, R50).
 
     :ivar max_attempts: attempts that may fail with a transient error (5xx, broken connection, timeout) before the call
-        fails. Rate limits and waits for a slot do not count.
-    :ivar max_first_attempts: attempts to connect to a service that this client has not reached yet: a wrong address
-        fails within seconds. An outage that begins before a task does is left to the task's retries.
-    :ivar max_backoff: maximum seconds between two such attempts; each delay is a random part of it (full jitter).
-    :ivar timeout: seconds that a call may take in all, including rate limits, excluding the wait for a slot.
-    :ivar slot_timeout: seconds that a send may wait in all for a slot (409 transfer_limit_reached).
-    :ivar slot_poll_interval: seconds between two attempts to get a slot.
-    :ivar max_jitter: maximum seconds of random extra delay of a call that is refused repeatedly because of the rate.
+        does. Waits for the rate limit (429) or for a slot (409 transfer_limit_reached) do not count.
+    :ivar max_first_attempts: the same for connections while this client has not reached the service: a wrong address
+        fails within seconds.
+    :ivar max_backoff: maximum seconds between two such attempts; each delay is a random part of it.
+    :ivar timeout: seconds that a call may wait in all, without its waits for a slot.
+    :ivar slot_timeout: seconds that a send may wait in all for a slot; 0 to leave the wait to the caller.
+    :ivar slot_interval: seconds between two attempts to get a slot.
     """
 
     max_attempts: int = 8
@@ -87,107 +45,88 @@ class RetryPolicy:
     max_backoff: float = 60.0
     timeout: float = 3_600.0
     slot_timeout: float = 3_600.0
-    slot_poll_interval: float = 60.0
-    max_jitter: float = 300.0
+    slot_interval: float = 60.0
 
 
-#: For the calls of a poll: few attempts, because the next poll repeats them anyway. A poll paces its calls itself.
-POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=300.0, max_jitter=RETRY_AFTER_JITTER)
+#: Of the calls of a poll: the next one is near.
+POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=600.0)
+
+#: Called before each wait with the operation, the error of the attempt, and the seconds.
+RetryHook = Callable[[str, CallError, float], object]
 
 
-class CallRetries:
-    """Decides about the retries of one call, and counts its failures and the time that it has taken.
+def log_retry(operation: str, error: CallError, seconds: float) -> None:
+    """Log a wait and its cause."""
+    log.warning("Waiting %.1f s to repeat %s: %s", seconds, operation, str(error).removeprefix(f"{operation}: "))
 
-    :param clock: returns monotonic seconds.
-    :param on_retry: called before each delay.
-    :param was_reached: returns whether the service was reached before.
-    :ivar began: when its first attempt began, by the clock, perhaps in an earlier process; None if none has.
+
+def retry(
+    operation: str,
+    attempt: Callable[[], T],
+    policy: RetryPolicy,
+    *,
+    sleep: Callable[[float], None],
+    on_retry: RetryHook = log_retry,
+    was_reached: Callable[[], bool] = lambda: True,
+    max_in_doubt: int | None = None,
+) -> T:
+    """Repeat an attempt while its error is transient, within the policy.
+
+    :param max_in_doubt: attempts that may end in doubt, each of which may leave a duplicate.
+    :raises CallError: of the last attempt. A loop around this one does not repeat it.
     """
+    failures, doubts, waited, waited_for_slot = 0, 0, 0.0, 0.0
 
-    def __init__(
-        self,
-        policy: RetryPolicy,
-        call: Call[Any],
-        *,
-        clock: Callable[[], float],
-        on_retry: RetryHook,
-        began: float | None,
-        was_reached: Callable[[], bool],
-    ) -> None:
-        self.policy, self.call, self.clock, self.on_retry = policy, call, clock, on_retry
-        self.began, self.was_reached = began, was_reached
-        self.failures = 0
-        self.backoff = wait_random_exponential(multiplier=1, max=policy.max_backoff)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments of ``tenacity.Retrying`` and ``AsyncRetrying``."""
-        return {
-            "retry": retry_if_exception(lambda error: decide_retry(self.call, error) is not RetryDecision.FAIL),
-            "wait": self.wait,
-            "stop": self.should_stop,
-            "before_sleep": self.before_sleep,
-            "reraise": True,
-        }
-
-    @property
-    def waited(self) -> float:
-        """Seconds since its first attempt began."""
-        return 0.0 if self.began is None else self.clock() - self.began
-
-    def begin(self) -> None:
-        """Note that an attempt begins: what came before the first does not count."""
-        self.began = self.clock() if self.began is None else self.began
-
-    def _decision(self, state: RetryCallState) -> RetryDecision:
-        return decide_retry(self.call, _error(state))
-
-    def wait(self, state: RetryCallState) -> float:
-        error, decision = _error(state), self._decision(state)
+    def delay(state: RetryCallState) -> float:
+        error = _error_of(state)
         retry_after = error.retry_after if isinstance(error, ServiceError) else None
-        if decision is RetryDecision.WAIT_FOR_SLOT:
-            return max(self.policy.slot_poll_interval, retry_after or 0.0) + self._jitter(state, RETRY_AFTER_JITTER)
+        if isinstance(error, TransferLimitReached):
+            return max(policy.slot_interval, retry_after or 0.0) + random.random()  # noqa: S311
+        if isinstance(error, RateLimited) and retry_after is None:
+            retry_after = RATE_LIMIT_DELAY
         if retry_after is not None:
-            floor = min(MIN_RETRY_DELAY * 2.0 ** min(state.attempt_number - 1, 10), MAX_RETRY_DELAY_FLOOR)
-            delay = max(retry_after, floor)
-            return delay + self._jitter(state, self._max_jitter(delay, decision))
-        return max(self.backoff(state), MIN_RETRY_DELAY)
+            return max(retry_after, MIN_DELAY) + random.random()  # noqa: S311
+        return random.uniform(MIN_DELAY, min(policy.max_backoff, 2.0 ** (failures + 1)))  # noqa: S311
 
-    def should_stop(self, state: RetryCallState) -> bool:
-        decision = self._decision(state)
-        if decision is RetryDecision.WAIT_FOR_SLOT:
-            self.failures = 0  # the service works; the account has no free slot
-        self.failures += decision is RetryDecision.BACK_OFF
-        exceeds_timeout = self.waited + state.upcoming_sleep > self._timeout(decision)
-        return self.failures >= self._max_attempts(_error(state)) or exceeds_timeout
+    def is_over(state: RetryCallState) -> bool:
+        nonlocal failures, doubts, waited, waited_for_slot
+        error = _error_of(state)
+        waits_for_slot = isinstance(error, TransferLimitReached)
+        failures += not (waits_for_slot or isinstance(error, RateLimited))
+        doubts += error.in_doubt
+        if waits_for_slot:
+            waited_for_slot += state.upcoming_sleep
+        else:
+            waited += state.upcoming_sleep
+        is_first = isinstance(error, NotConnected) and not was_reached()
+        error.is_exhausted = (
+            failures >= (min(policy.max_first_attempts, policy.max_attempts) if is_first else policy.max_attempts)
+            or doubts == max_in_doubt
+            or waited > policy.timeout
+            or waited_for_slot > policy.slot_timeout
+            or (not waits_for_slot and state.upcoming_sleep > MAX_RETRY_AFTER)
+        )
+        return error.is_exhausted
 
-    def _max_attempts(self, error: BaseException) -> int:
-        if isinstance(error, NotConnected) and not self.was_reached():
-            return min(self.policy.max_first_attempts, self.policy.max_attempts)
-        return self.policy.max_attempts
+    def before_sleep(state: RetryCallState) -> None:
+        on_retry(operation, _error_of(state), state.upcoming_sleep)
 
-    def _timeout(self, decision: RetryDecision) -> float:
-        if decision is RetryDecision.WAIT_FOR_SLOT:
-            return self.policy.slot_timeout
-        # The time that a send spent waiting for a slot must not shorten its timeout for other failures.
-        for_slot = self.policy.slot_timeout if self.call.operation is Operation.SEND else 0.0
-        return self.policy.timeout + for_slot
-
-    def before_sleep(self, state: RetryCallState) -> None:
-        self.on_retry(RetryDetails(self.call, _error(state), state.upcoming_sleep))
-
-    def _max_jitter(self, delay: float, decision: RetryDecision) -> float:
-        """Return the maximum random delay after ``delay``. It never makes the call exceed its timeout."""
-        waited = self.waited
-        left = self._timeout(decision) - waited - delay
-        return max(RETRY_AFTER_JITTER, min(waited * WAITED_JITTER, self.policy.max_jitter, left))
-
-    @staticmethod
-    def _jitter(state: RetryCallState, max_jitter: float) -> float:
-        return wait_random(0.0, max_jitter)(state)
+    retrying = Retrying(
+        retry=retry_if_exception(_may_be_repeated),
+        wait=delay,
+        stop=is_over,
+        sleep=sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+    return retrying(attempt)
 
 
-def _error(state: RetryCallState) -> BaseException:
+def _may_be_repeated(error: BaseException) -> bool:
+    return isinstance(error, CallError) and error.is_transient and not error.is_exhausted
+
+
+def _error_of(state: RetryCallState) -> CallError:
     error = state.outcome.exception() if state.outcome else None
-    assert error is not None, "tenacity calls this only after a failure"
+    assert isinstance(error, CallError), "tenacity calls this only after an error that may be repeated"
     return error

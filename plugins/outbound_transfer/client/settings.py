@@ -10,9 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
-from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.errors import InvalidSettings
-from outbound_transfer.protocol.messages import Api
 from outbound_transfer.protocol.web_links import transfer_url
 
 DEFAULT_TIMEOUT: Final = 60.0
@@ -34,9 +32,8 @@ class Settings:
     :ivar timeout: seconds for each step of a call (connect, one read, one write).
     :ivar verify: whether to check the service's TLS certificate.
     :ivar web_url: address of the account's web application, for links; "" for the base URL.
-    :ivar calls_per_minute: calls that the service grants the key within any 60 seconds (service-api.md, R53).
     :ivar rehearses: whether no transfer is sent: a send ends in :class:`.Rehearsed`, right before its request.
-    :raises InvalidSettings: the address, the timeout or the number of calls is unusable.
+    :raises InvalidSettings: the address or the timeout is unusable.
     """
 
     base_url: str
@@ -45,7 +42,6 @@ class Settings:
     timeout: float = DEFAULT_TIMEOUT
     verify: bool = True
     web_url: str = ""
-    calls_per_minute: int = DEFAULT_CALLS_PER_MINUTE
     rehearses: bool = False
 
     def __post_init__(self) -> None:
@@ -56,8 +52,6 @@ class Settings:
             raise InvalidSettings("the host must hold no user, password, query or fragment")
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
-        if self.calls_per_minute < 1:
-            raise InvalidSettings(f"calls_per_minute must be at least 1, not {self.calls_per_minute}")
 
     @cached_property
     def origin(self) -> str:
@@ -86,21 +80,20 @@ class Settings:
         """Return the address of a transfer in the web application; "" if no safe link is possible."""
         return transfer_url(self.web_url or self.base_url, transfer_id)
 
-    def key(self, api: Api) -> str:
-        """Return the key of an interface.
+    def key(self, *, is_feed: bool = False) -> str:
+        """Return the key of the transfer interface, or of the event feed.
 
         :raises InvalidSettings: the key is missing, or contains characters that a header cannot transport.
         """
-        key, where = {
-            Api.TRANSFER: (self.transfer_api_key, "the connection's password (the transfer API key)"),
-            Api.FEED: (self.event_api_key, "the connection's extra field event_api_key"),
-        }[api]
+        key, where = self.transfer_api_key, "the connection's password (the transfer API key)"
+        if is_feed:
+            key, where = self.event_api_key, "the connection's extra field event_api_key"
         if not key:
             raise InvalidSettings(f"{where} is not set. Enter the key in that field; others are not read")
-        if api is Api.TRANSFER and key.startswith(_EVENT_KEY_PREFIX):
+        if not is_feed and key.startswith(_EVENT_KEY_PREFIX):
             raise InvalidSettings(
-                f"{where} is an event key, as it begins with {_EVENT_KEY_PREFIX}. That one belongs into the extra "
-                "field event_api_key; generate a transfer API key for the password"
+                f"{where} is an event key, as it begins with {_EVENT_KEY_PREFIX}. Put it in the extra field "
+                "event_api_key instead; generate a transfer API key for the password"
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")

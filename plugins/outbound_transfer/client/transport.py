@@ -1,18 +1,26 @@
-"""Sends one request over httpx and returns its raw response, without retries and without interpretation."""
+"""One attempt of one call over httpx: the request, the response or its error, and who is notified of it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
+import msgspec
+from opentelemetry.trace import SpanKind
 
 from outbound_transfer import __version__
 from outbound_transfer.client.settings import Settings
+from outbound_transfer.client.traces import set_error, trace
 from outbound_transfer.protocol.content_disposition import attachment
 from outbound_transfer.protocol.errors import (
     CallError,
@@ -20,10 +28,21 @@ from outbound_transfer.protocol.errors import (
     InvalidSettings,
     MalformedResponse,
     NotConnected,
+    ServiceError,
     TimedOut,
 )
-from outbound_transfer.protocol.messages import Call, Response
 from outbound_transfer.protocol.redaction import redact
+from outbound_transfer.protocol.retry_after import parse_retry_after
+
+if TYPE_CHECKING:
+    from outbound_transfer.client.models import Upload
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: Maximum size of a response body, unless the request sets another.
+MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 
 _HEADERS: Final = {
     "Accept": "application/json, application/x-ndjson",
@@ -34,21 +53,111 @@ _HEADERS: Final = {
 
 _HTTP_ERRORS: Final = (httpx.TransportError, httpx.StreamError, httpx.InvalidURL)
 
+#: Raised by msgspec for unexpected bytes or JSON, and for JSON that is nested too deeply.
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+#: Statuses with far-reaching conclusions: the key is rejected, the transfer is missing, the send was already applied.
+#: The service adds an error object to every error (service-api.md, R15); without it, a proxy or gateway has responded.
+_CONCLUSIVE_STATUSES: Final = frozenset(range(400, 500)) - {400, 411, 413, 429}
+
 #: A server of the other scheme refuses the TLS handshake, or responds with bytes that are not HTTP.
 _ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
 
 
-def client_options(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``httpx.Client`` and ``httpx.AsyncClient``."""
-    return {
-        "base_url": settings.base_url,
-        "timeout": settings.timeout,
-        "verify": settings.verify and _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
-        "headers": _HEADERS,
-        # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        "follow_redirects": False,
-    }
+@dataclass(frozen=True)
+class Request:
+    """One request.
+
+    :ivar operation: the endpoint's name, as in metrics and logs.
+    :ivar path: below the connection's address; starts with ``/v1``.
+    :ivar is_feed: whether it is one of the event feed, which has a key of its own (service-api.md, R9).
+    :ivar secrets: texts of the request that no error may quote.
+    :ivar max_bytes: a larger response raises :class:`.MalformedResponse`.
+    """
+
+    operation: str
+    method: str
+    path: str
+    params: Mapping[str, str | int] = field(default_factory=dict)
+    body: bytes | None = field(default=None, repr=False)
+    upload: Upload | None = None
+    is_feed: bool = False
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    max_bytes: int = MAX_RESPONSE_BYTES
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP response.
+
+    :ivar headers: by name in lower case.
+    :ivar secrets: texts that no error may quote.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+class Observer:
+    """Base class of observers of calls; its methods do nothing. What an observer raises is logged and ignored."""
+
+    def on_attempt(self, request: Request, status: int | None, seconds: float) -> None:
+        """Handle a finished attempt. ``status`` is None if no complete response arrived."""
+
+    def on_retry(self, operation: str, error: CallError, seconds: float) -> None:
+        """Handle a retry, before its delay begins."""
+
+
+def notify(listener: Callable[..., None], *event: Any) -> None:
+    """Call a method of an observer; what it raises is logged, so that no call fails because of it."""
+    try:
+        listener(*event)
+    except Exception as error:
+        log.warning("A call observer failed and was ignored: %s", type(error).__name__)
+
+
+def open_client(settings: Settings) -> httpx.Client:
+    """Return an HTTP client for the account; no connection is made yet.
+
+    :raises InvalidSettings: a variable of the environment is unusable.
+    """
+    try:
+        verify = settings.verify and _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    except OSError as error:
+        variable = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "SSL_CERT_FILE")
+        raise InvalidSettings(
+            f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
+        ) from None
+    proxy = _proxy_of(settings)
+    try:
+        return httpx.Client(
+            base_url=settings.base_url,
+            timeout=settings.timeout,
+            verify=verify,
+            headers=_HEADERS,
+            # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            follow_redirects=False,
+            proxy=proxy,
+            trust_env=False,  # httpx refuses a NO_PROXY with addresses of IPv6, and would read .netrc
+        )
+    except (ValueError, httpx.InvalidURL):
+        raise InvalidSettings(
+            "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is no address of a proxy, such "
+            "as http://proxy.example.com:3128"
+        ) from None
+
+
+def _proxy_of(settings: Settings) -> str | None:
+    """Return the address of the proxy that the environment names for the service; None if it names none."""
+    url = urlsplit(settings.base_url)
+    if proxy_bypass(url.netloc):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 @lru_cache(maxsize=1)
@@ -60,72 +169,69 @@ def _tls_context(*_environment: str | None) -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def send(client: httpx.Client, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()) -> Response:
+def send(
+    client: httpx.Client, settings: Settings, request: Request, observer: Observer, secrets: Iterable[str]
+) -> Response:
     """Make one attempt of a call.
 
-    :param secrets: texts that no error may quote, besides the keys and the secrets of the call.
+    :param secrets: texts that no error may quote, besides the keys and the secrets of the request.
     :return: the response, whatever its status.
-    :raises CallError: no complete response arrived, or it exceeds the call's limits.
+    :raises CallError: no complete response arrived, or it exceeds the limits.
     :raises InvalidSettings: the key or the address is unusable.
     """
-    content = call.upload.body() if call.upload else call.body
-    secrets_of_call = _secrets_of(settings, call, secrets)
-    try:
-        with client.stream(content=content, **_request(settings, call)) as http_response:
-            _check_encoding(http_response)
-            body = bytearray()
-            for chunk in http_response.iter_raw():
-                _append(body, chunk, call)
-            return _to_response(http_response, body, secrets_of_call)
-    except _HTTP_ERRORS as error:
-        failure = _translate_error(call, error, settings, secrets_of_call)
-    raise failure
+    # Both keys, as a peer may have seen either.
+    keys = filter(None, (settings.transfer_api_key, settings.event_api_key))
+    hidden = (*keys, *request.secrets, *secrets)
+    arguments = _arguments(settings, request)
+    started, status = time.monotonic(), None
+    with trace(request.operation, kind=SpanKind.CLIENT, account=settings.account) as span:
+        span.set_attribute("http.request.method", request.method)
+        try:
+            with client.stream(**arguments) as response:
+                body = _read(response, request)
+            status = response.status_code
+            span.set_attribute("http.response.status_code", status)
+            if status >= 400:
+                set_error(span, str(status))
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Response(status, headers, body, hidden)
+        except _HTTP_ERRORS as error:
+            failure = _translate_error(request, error, settings, hidden)
+        finally:
+            notify(observer.on_attempt, request, status, time.monotonic() - started)
+        # Not within the block above: logs show the context of an error too, and the library's quote invalid responses.
+        raise failure
 
 
-async def send_async(
-    client: httpx.AsyncClient, settings: Settings, call: Call[Any], secrets: Iterable[str] = ()
-) -> Response:
-    """Make one attempt of a call that uploads nothing, like :func:`send`, without blocking the event loop."""
-    assert call.upload is None, "its source would block the event loop"
-    secrets_of_call = _secrets_of(settings, call, secrets)
-    try:
-        async with client.stream(content=call.body, **_request(settings, call)) as http_response:
-            _check_encoding(http_response)
-            body = bytearray()
-            async for chunk in http_response.aiter_raw():
-                _append(body, chunk, call)
-            return _to_response(http_response, body, secrets_of_call)
-    except _HTTP_ERRORS as error:
-        failure = _translate_error(call, error, settings, secrets_of_call)
-    raise failure
-
-
-def _secrets_of(settings: Settings, call: Call[Any], secrets: Iterable[str]) -> tuple[str, ...]:
-    """Return what no error of a call may quote: both keys, as a peer may have seen either, and the secrets."""
-    return (*filter(None, (settings.transfer_api_key, settings.event_api_key)), *call.secrets, *secrets)
-
-
-def _request(settings: Settings, call: Call[Any]) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {settings.key(call.api)}"}
-    if call.upload:
+def _arguments(settings: Settings, request: Request) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {settings.key(is_feed=request.is_feed)}"}
+    if request.upload:
         # Without a declared length httpx uses chunked encoding, which the service rejects (service-api.md, R30).
-        headers["Content-Length"] = str(call.upload.size)
-        headers["Content-Disposition"] = attachment(call.upload.name)
-    elif call.body is not None:
+        headers["Content-Length"] = str(request.upload.size)
+        headers["Content-Disposition"] = attachment(request.upload.name)
+    elif request.body is not None:
         headers["Content-Type"] = "application/json"
+    content = request.upload.chunks() if request.upload else request.body
     # A relative path keeps the path of the base URL.
-    return {"method": call.method, "url": call.path.lstrip("/"), "params": dict(call.params), "headers": headers}
+    path, params = request.path.lstrip("/"), dict(request.params)
+    return {"method": request.method, "url": path, "params": params, "headers": headers, "content": content}
+
+
+def _read(response: httpx.Response, request: Request) -> bytes:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise MalformedResponse("the response is compressed, although no compression was requested")
+    body = bytearray()
+    for chunk in response.iter_raw():
+        body += chunk
+        if len(body) > request.max_bytes:
+            raise MalformedResponse(f"{request.operation}: the response is over {request.max_bytes:,} bytes")
+    return bytes(body)
 
 
 def _translate_error(
-    call: Call[Any], error: Exception, settings: Settings, secrets: Iterable[str]
+    request: Request, error: Exception, settings: Settings, secrets: Iterable[str]
 ) -> CallError | InvalidSettings:
-    """Return our error for one of the HTTP library.
-
-    The caller raises it outside of its ``except`` block: logs show the context of an error too, and the library's
-    errors quote the bytes of invalid responses.
-    """
-    operation, reason = call.operation.value, redact(f"{type(error).__name__} {error}", secrets)
+    operation, reason = request.operation, redact(f"{type(error).__name__} {error}", secrets)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return NotConnected(f"{operation}: no connection to {settings.origin}: {reason}. {_ADDRESS_HINT}")
     if isinstance(error, httpx.TimeoutException):
@@ -136,17 +242,56 @@ def _translate_error(
     return ConnectionLost(f"{operation}: the connection to {settings.origin} broke: {reason}{hint}")
 
 
-def _check_encoding(response: httpx.Response) -> None:
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise MalformedResponse("the response is compressed, although no compression was requested")
+def decode_response(request: Request, response: Response, decode: Callable[[Response], T]) -> T:
+    """Return the result of a call.
+
+    :raises ServiceError: an error response, as the class of its code and status (service-api.md, R48).
+    :raises MalformedResponse: a successful status with an undocumented body or headers.
+    """
+    if not 200 <= response.status < 300:
+        raise _error_from(request, response)
+    try:
+        return decode(response)
+    except MalformedResponse as error:
+        failure = error
+    except _DECODE_ERRORS as error:
+        failure = MalformedResponse(f"{request.operation}: the response is not as documented: {error}")
+    failure.__context__ = None  # the original error holds bytes of the response
+    raise failure
 
 
-def _append(body: bytearray, chunk: bytes, call: Call[Any]) -> None:
-    body += chunk
-    if len(body) > call.max_response_bytes:
-        raise MalformedResponse(f"{call.operation.value}: the response is over {call.max_response_bytes:,} bytes")
+class _ErrorObject(msgspec.Struct):
+    error: str = ""
+    message: str | None = None
 
 
-def _to_response(response: httpx.Response, body: bytearray, secrets: tuple[str, ...]) -> Response:
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    return Response(response.status_code, headers, bytes(body), secrets=secrets)
+def _error_from(request: Request, response: Response) -> CallError:
+    """Return the error for an unsuccessful response. Its texts are untrusted, so they are shortened and redacted."""
+    if response.status // 100 == 3:
+        return MalformedResponse(
+            f"{request.operation}: redirects (status {response.status}) are not followed, "
+            "because the key must not leave the connection's own address. Check the connection's host."
+        )
+    try:
+        payload = msgspec.json.decode(response.body, type=_ErrorObject)
+    except _DECODE_ERRORS:
+        payload = _ErrorObject()  # errors of the feed have no documented body (R49), and proxies respond with HTML
+    if not payload.error and not request.is_feed and response.status in _CONCLUSIVE_STATUSES:
+        return MalformedResponse(
+            f"{request.operation}: status {response.status} without the service's error object: "
+            "a proxy or gateway responded in its place. Check the connection's host and the proxies on the way."
+        )
+    retry_after = parse_retry_after(response.headers.get("retry-after"), date=response.headers.get("date"))
+    # A documented code stays, even if a word of it equals a secret.
+    code = payload.error if ServiceError.knows(payload.error) else redact(payload.error, response.secrets)
+    message = redact(payload.message or "", response.secrets)
+    transfer_id = unquote("".join(request.path.split("/")[3:4]))
+    if request.upload:
+        message = f"{request.upload.name!r}: {message}"
+    elif response.status == 404 and transfer_id:  # the one that the advice is about
+        shown = redact(transfer_id, response.secrets)
+        message = f"transfer '{shown}': {message or 'the service gave no message'}"
+    error = ServiceError.of(response.status, code, message, retry_after)
+    if not payload.error and not request.is_feed:
+        error.in_doubt = True  # a proxy responded, and cannot know whether the service applied the call
+    return error

@@ -12,8 +12,6 @@ from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Memory, may_be_cleared_since, scope_of
 from outbound_transfer.files.attached import AttachedFile, describe_differences, holds_only
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
-from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.deferral import DeferRequested
 from outbound_transfer.protocol.errors import AlreadyDelivered, FileConflict
 
 if TYPE_CHECKING:
@@ -66,19 +64,15 @@ class FilesTask:
             self._keep(upload)
 
         missing = [source for source in sources if source.name not in held]
-        try:
-            attach_sources(
-                self._client,
-                transfer.id,
-                missing,
-                max_parallel=max_parallel,
-                on_attached=on_attached,
-                log=self._log,
-                check_still_current=self._check_still_current,
-            )
-        except DeferRequested as request:
-            self._hand_on(is_clean=not request.was_in_doubt)
-            raise
+        attach_sources(
+            self._client,
+            transfer.id,
+            missing,
+            max_parallel=max_parallel,
+            on_attached=on_attached,
+            log=self._log,
+            check_still_current=self._check_still_current,
+        )
         self._hand_on(is_clean=True)
         return [held[source.name] for source in sources]
 
@@ -97,7 +91,7 @@ class FilesTask:
                 held[file.name] = file
                 self._record(file.name, trusted[file.name])
             elif (before and file.name in before.files) or (file.name in wanted and not self._is_complete):
-                self._client.perform(endpoints.remove_file(draft.id, file.id), before_attempt=self._check_still_current)
+                self._client.remove_file(draft.id, file.id, self._check_still_current)
                 self._observer.record_file_removed(draft.id, file.name)
                 self._log.info("Removed %s from the draft: it is not, or no longer, what is delivered", file.name)
             elif file.name in wanted:

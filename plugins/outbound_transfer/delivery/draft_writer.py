@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from outbound_transfer.client import Discarded
 from outbound_transfer.delivery.decision import Action, Phase
 from outbound_transfer.delivery.memory import InputDigests, Memory, digest
-from outbound_transfer.delivery.observer import observe_send
+from outbound_transfer.delivery.sending import Sending
 from outbound_transfer.files.attached import AttachedFile
 from outbound_transfer.files.uploads import FinishedUpload, attach_sources
-from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.deferral import DeferRequested
-from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.wording import pluralize
 
@@ -40,7 +38,7 @@ class DraftWriter:
         self.client, self.store, self.memory = client, store, memory
         self._log, self._observer, self._writer, self._scope = log, observer, memory.writer, memory.scope
         self._has_taken_over = self._may_be_in_flight = False
-        self._sending: SafeCall[Transfer] | None = None
+        self._sending: Sending | None = None
 
     @property
     def has_stopped(self) -> bool:
@@ -57,7 +55,7 @@ class DraftWriter:
         self.keep(self.memory.after(action, self._writer, **known))
 
     def create(self, new: NewTransfer, input_: InputDigests, phase: Phase) -> Transfer:
-        transfer = self.client.run(flows.create_draft(new))
+        transfer = self.client.create_transfer(new)
         identity = digest(identity_of(transfer))
         known = {"draft_id": transfer.id, "identity": identity, "input": input_, "scope": self._scope, "phase": phase}
         self.remember(Action.CREATE, **known)
@@ -83,7 +81,7 @@ class DraftWriter:
             # Nobody has sent it. Should the removal end unheard, or late, the next try neither doubts nor continues it.
             self.keep(replace(self.memory, phase=Phase.DRAFT))
         draft_id = self.memory.draft_id
-        if self.client.run(flows.discard_draft(draft_id)) is DiscardOutcome.SENT:
+        if self.client.discard_transfer(draft_id) is Discarded.SENT:
             self.keep(replace(self.memory, phase=Phase.SENDING))  # another process has sent it meanwhile
             return False
         self._observer.record_draft_removed(draft_id)
@@ -109,22 +107,18 @@ class DraftWriter:
                 record(source)
         missing = [source for source in sources if source.name not in held]
         self._may_be_in_flight = True
-        try:
-            attach_sources(
-                self.client, draft.id, missing, max_parallel=max_parallel, on_attached=on_attached, log=self._log
-            )
-        except DeferRequested as request:  # after all uploads have ended
-            self._may_be_in_flight = request.was_in_doubt
-            raise
+        attach_sources(
+            self.client, draft.id, missing, max_parallel=max_parallel, on_attached=on_attached, log=self._log
+        )
         self._may_be_in_flight = False
 
     def send(self, before_attempt: Callable[[], object]) -> Transfer:
         """Send the draft, and return what the service says of it."""
         self.remember(Action.SEND)
         draft_id = self.memory.draft_id
-        self._sending = sending = SafeCall(endpoints.send_transfer(draft_id), observe_send(self._observer, draft_id))
+        self._sending = sending = Sending(self.client, draft_id, self._observer)
         try:
-            transfer = self.client.perform(sending, before_attempt=before_attempt)
+            transfer = sending.send(before_attempt)
         except BaseException:
             if not sending.may_be_applied and self.memory.phase is Phase.SENDING:
                 self.memory = replace(self.memory, phase=Phase.DRAFT)

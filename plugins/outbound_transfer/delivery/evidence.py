@@ -12,7 +12,6 @@ from outbound_transfer.delivery.decision import ById, Check, Evidence, Input, Ph
 from outbound_transfer.delivery.memory import InputDigests, Likeness, Memory, Scope
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
 from outbound_transfer.files.attached import holds_exactly, holds_only
-from outbound_transfer.protocol import flows
 from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import DraftChanged
 from outbound_transfer.protocol.identity import identity_of
@@ -126,7 +125,7 @@ class EvidenceCollector:
         if memory.scope.account != self._scope.account:
             self.note(memory, by_id=ById.HIDDEN)
             return
-        transfer = self.client.run(flows.find_transfer(memory.draft_id))
+        transfer = self.client.find_transfer(memory.draft_id)
         if transfer is None and self._facts.was_discarded(self._scope.account, memory.draft_id):
             self.note(memory, by_id=ById.DISCARDED)
         elif transfer is None:

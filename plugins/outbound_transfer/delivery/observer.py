@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from outbound_transfer.protocol.models import Transfer
-
-log = logging.getLogger(__name__)
 
 
 class DeliveryObserver:
@@ -41,14 +37,3 @@ class DeliveryObserver:
 
     def record_draft_removed(self, transfer_id: str) -> None:
         """Called when the draft is gone."""
-
-
-def observe_send(observer: DeliveryObserver, transfer_id: str) -> Callable[[bool], None]:
-    """Return what a :class:`.SafeCall` calls when its request begins, and when it is known that it was not applied."""
-
-    def note(in_doubt: bool) -> None:
-        if in_doubt:
-            log.info("Sending transfer '%s'", transfer_id)
-        observer.record_send(transfer_id, in_doubt=in_doubt)
-
-    return note

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from outbound_transfer.delivery.find_sent import find_sent
 from outbound_transfer.delivery.memory import Likeness
-from outbound_transfer.protocol import flows
 from outbound_transfer.protocol.identity import Identity, KnownIdentity, known_identity_of, may_be_equal, may_have_had
 from outbound_transfer.protocol.models import Transfer, UnreadableRow, to_epoch
 
@@ -76,16 +76,15 @@ def find_like(
         return not is_equal and facts.was_made_by_another_task(account, row.id)
 
     is_exact = likeness is Likeness.EXACT
-    return client.run(
-        flows.find_sent(
-            wanted.identity,
-            wanted.files,
-            facts.earliest_send(),
-            sizes=wanted.files if is_exact else None,
-            is_like=_likeness(wanted, likeness),
-            is_other=is_other,
-            unlike=unlike.of(wanted, likeness),
-        )
+    return find_sent(
+        client,
+        wanted.identity,
+        wanted.files,
+        facts.earliest_send(),
+        sizes=wanted.files if is_exact else None,
+        is_like=_likeness(wanted, likeness),
+        is_other=is_other,
+        unlike=unlike.of(wanted, likeness),
     )
 
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from outbound_transfer.airflow_compat.run_state import find_states, instance_name, iter_mappings
+from outbound_transfer.client import Discarded
 from outbound_transfer.delivery.check import require_file_list, require_meant
 from outbound_transfer.delivery.decision import Reason
 from outbound_transfer.delivery.memory import Likeness, Memory
-from outbound_transfer.delivery.observer import DeliveryObserver, observe_send
+from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.search import SearchTarget, UnlikeTransfers, find_like
+from outbound_transfer.delivery.sending import Sending
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY, MADE_KEY
-from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound, Rehearsed, WrongTransfer
-from outbound_transfer.protocol.flows import DiscardOutcome, SafeCall
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import to_builtins
 
@@ -133,7 +133,7 @@ class SharedDraft:
 
         :raises WrongTransfer: it is not what the task upstream has made.
         """
-        transfer = self.client.perform(endpoints.get_transfer(self.transfer_id))
+        transfer = self.client.get_transfer(self.transfer_id)
         if self.made.identity and not matches(self.made.identity, identity_of(transfer)):
             raise WrongTransfer(
                 f"Under the id {self.transfer_id} is another transfer now, to other recipients or with another "
@@ -156,9 +156,9 @@ class SharedDraft:
         :raises AlreadyDelivered: its like was sent meanwhile.
         :raises TaskNotRunning: Airflow has given this try up.
         """
-        sending = SafeCall(endpoints.send_transfer(self.transfer_id), observe_send(observer, self.transfer_id))
+        sending = Sending(self.client, self.transfer_id, observer)
         try:
-            transfer = self.client.perform(sending, before_attempt=self._check_for_send)
+            transfer = sending.send(self._check_for_send)
         except _AlreadySent as sent:
             return sent.transfer
         except BaseException:
@@ -171,7 +171,7 @@ class SharedDraft:
         require_meant(transfer, self.transfer_id, files, is_meant=is_meant)
         return transfer
 
-    def discard(self) -> DiscardOutcome:
+    def discard(self) -> Discarded:
         """Remove the draft, if it still is one.
 
         :raises WrongTransfer: it is not what the task upstream has made.
@@ -179,10 +179,10 @@ class SharedDraft:
         try:
             self.read()
         except NotFound:
-            return DiscardOutcome.NOT_FOUND
-        outcome = self.client.run(flows.discard_draft(self.transfer_id))
-        self.may_be_sent = outcome is DiscardOutcome.SENT
-        if outcome is DiscardOutcome.REMOVED:
+            return Discarded.NOT_FOUND
+        outcome = self.client.discard_transfer(self.transfer_id)
+        self.may_be_sent = outcome is Discarded.SENT
+        if outcome is Discarded.REMOVED:
             self._ti.xcom_push(DISCARDED_KEY, {"transfer_id": self.transfer_id, "account": self.account})
         return outcome
 

@@ -20,8 +20,10 @@ _MODIFIED: Final = (1980, 1, 1, 0, 0, 0)
 _UNIX: Final = 3
 _READABLE: Final = 0o100644 << 16
 
-#: Windows drops these, has them in no name, or takes what is before them for a drive.
-_RESERVED: Final = re.compile('[<>:"|?*]|[. ]$')
+#: Windows drops these, has them in no name, or takes what is before them for a drive; or names a device so.
+_RESERVED: Final = re.compile(
+    r'[<>:"|?*]|[. ]$|^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\.|$)', re.IGNORECASE
+)
 
 
 def check_archive_name(name: Any) -> str:
@@ -48,8 +50,7 @@ def pack(name: str, sources: Sequence[Source], spool: Spool) -> Source:
     :raises SourceChanged: a file changed while it was read.
     """
     check_entry_names([source.name for source in sources])
-    held = spool.write(partial(_write_entries, sources=sources))
-    return Source("", name, *held.stat(), held)
+    return Source.of_content(name, spool.write(partial(_write_entries, sources=sources)))
 
 
 def check_entry_names(names: Iterable[str]) -> None:
@@ -62,7 +63,8 @@ def check_entry_names(names: Iterable[str]) -> None:
         reason = ""
         if _RESERVED.search(name):
             reason = (
-                'has one of the characters < > : " | ? *, or ends in a dot or a space, which no name of Windows does'
+                'has one of the characters < > : " | ? *, ends in a dot or a space, or is the name of a device '
+                "(CON, AUX, NUL, COM1 …): Windows cannot unpack it"
             )
         elif (other := seen.setdefault(normalize("NFC", normalize("NFC", name).casefold()), name)) != name:
             reason = f"is that of {other!r} where upper and lower case, or forms of an accent, are the same"

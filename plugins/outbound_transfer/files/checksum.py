@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from outbound_transfer.protocol.messages import Upload
-
 if TYPE_CHECKING:
+    from outbound_transfer.client import Upload
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import Source
 
@@ -56,8 +55,8 @@ def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[S
     """
     from outbound_transfer.files.sources import Source, reject_duplicate_names
 
-    held = spool.write(partial(_write_lines, sources=sources))
-    with_them = [*sources, Source("", name, *held.stat(), held)]
+    lines = Source.of_content(name, spool.write(partial(_write_lines, sources=sources)))
+    with_them = [*sources, lines]
     reject_duplicate_names(with_them)
     return with_them
 

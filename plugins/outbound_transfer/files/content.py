@@ -18,14 +18,13 @@ import hashlib
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.client import HTTPResponse
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, cast
 
-from outbound_transfer.protocol.errors import InvalidDelivery, SourceUnreadable
+from outbound_transfer.protocol.errors import InvalidDelivery
 
 CHUNK_BYTES: Final = 1024 * 1024
 
@@ -33,23 +32,26 @@ CHUNK_BYTES: Final = 1024 * 1024
 BYTES_OR_TEXT: Final = (str, bytes, bytearray, memoryview)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ContentWriter:
     """Content that a function writes, in bounded memory.
 
     :ivar write: is called with an empty binary file, open for writing and reading, which it may seek in and need not
-        close; once in each try that needs the content. Its errors fail the try as they are. What it wraps the file in
-        it must close, such as a TextIOWrapper or a ZipFile: what that still holds is not in the file.
+        close; once in each try that needs the content. Its errors fail the try as they are. It must close what it wraps
+        the file in, such as a TextIOWrapper or a ZipFile: what that still holds is not in the file.
     """
 
     write: Callable[[BinaryIO], object]
 
+    def __repr__(self) -> str:
+        return "<content>"  # the same at each parse, so that an unchanged Dag has one version
+
 
 class Content:
-    """Wraps content, so that no log, rendered field, serialized DAG or error shows it.
+    """Wraps content, so that no log, rendered field, serialized Dag or error shows it.
 
-    :ivar value: text (UTF-8), bytes, a binary file that can seek, a :class:`ContentWriter`, or a callable without
-        arguments that returns text, bytes or a binary file.
+    :ivar value: text (UTF-8), bytes, a :class:`ContentWriter`, or a callable without arguments that returns text or
+        bytes.
     """
 
     __slots__ = ("value",)
@@ -61,7 +63,7 @@ class Content:
         return "<content>"
 
     def __deepcopy__(self, memo: object) -> Content:
-        return self  # Airflow copies operators, and a file or a connection of a callable cannot be copied
+        return self  # Airflow copies operators, and a connection of a callable cannot be copied
 
     @classmethod
     def of(cls, name: str, value: Any) -> Content:
@@ -70,38 +72,26 @@ class Content:
         :raises InvalidDelivery: it cannot be content.
         """
         content = value if isinstance(value, Content) else cls(value)
-        if not (callable(content.value) or _is_content(content.value) or isinstance(content.value, ContentWriter)):
+        if not (callable(content.value) or isinstance(content.value, (*BYTES_OR_TEXT, ContentWriter))):
             raise _not_content(name, content.value)
         return content
 
     @property
     def sha256(self) -> str:
         """Digest of text or bytes, in hexadecimal; "" of content that is not produced yet."""
-        if not isinstance(self.value, BYTES_OR_TEXT):
-            return ""
-        digest = hashlib.sha256()
-        for chunk in _chunks_of(self.value):
-            digest.update(chunk)
-        return digest.hexdigest()
+        return hashlib.sha256(_encode(self.value)).hexdigest() if isinstance(self.value, BYTES_OR_TEXT) else ""
 
 
 @dataclass(frozen=True)
-class HeldContent:
-    """Content whose size and digest are known, as the backend of a :class:`.Source`.
-
-    :ivar size: bytes.
-    :ivar sha256: in hexadecimal.
-    """
+class Held:
+    """Content whose size in bytes and SHA-256 (in hexadecimal) are known."""
 
     size: int
     sha256: str
     _spooled: IO[bytes] = field(repr=False)
 
-    def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:  # noqa: ARG002  # it never changes
-        return self.size, f"sha256:{self.sha256}"
-
     def open(self) -> BinaryIO:
-        return cast("BinaryIO", SpoolReader(self._spooled))
+        return cast("BinaryIO", _SpoolReader(self._spooled))
 
 
 class Spool:
@@ -122,47 +112,31 @@ class Spool:
     ) -> None:
         self._open_files.close()
 
-    def hold(self, name: str, content: Content) -> HeldContent:
+    def hold(self, name: str, content: Content) -> Held:
         """Produce content, and hold it.
 
         :param name: of the file, for messages.
-        :raises InvalidDelivery: it is no content, or a file that may not be read from its beginning.
-        :raises SourceUnreadable: a file of content cannot be read.
+        :raises InvalidDelivery: it is no content.
         """
         value = content.value
         if isinstance(value, ContentWriter):
             return self.write(value.write)
-        if not callable(value):
-            return self._hold(name, value, is_new=False)
-        value = value()
-        with closing(value) if hasattr(value, "close") else nullcontext():
-            return self._hold(name, value, is_new=True)
+        value = value() if callable(value) else value
+        if not isinstance(value, BYTES_OR_TEXT):
+            raise _not_content(name, value)
+        return self.write(lambda file: file.write(_encode(value)))
 
-    def write(self, write: Callable[[BinaryIO], object]) -> HeldContent:
+    def write(self, write: Callable[[BinaryIO], object]) -> Held:
         """Hold what a function writes; see :class:`ContentWriter`."""
         spooled = self._open_files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         # A handle of its own, which the function may close: a TextIOWrapper around it does.
         with os.fdopen(os.dup(spooled.fileno()), "w+b") as file:
             write(file)
-        size, digest = 0, hashlib.sha256()
-        reader = SpoolReader(spooled)
-        while chunk := reader.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-        return HeldContent(size, digest.hexdigest(), spooled)
-
-    def _hold(self, name: str, value: Any, *, is_new: bool) -> HeldContent:
-        """:param is_new: a callable has just returned it."""
-        if isinstance(value, BYTES_OR_TEXT):
-            chunks = _chunks_of(value)
-        elif _is_content(value):
-            chunks = _chunks_of_file(name, value, is_new=is_new)
-        else:
-            raise _not_content(name, value)
-        return self.write(lambda file: file.writelines(chunks))
+        digest = hashlib.file_digest(cast("Any", _SpoolReader(spooled)), "sha256")
+        return Held(os.fstat(spooled.fileno()).st_size, digest.hexdigest(), spooled)
 
 
-class SpoolReader(io.RawIOBase):
+class _SpoolReader(io.RawIOBase):
     """Reads a temporary file from its beginning, whatever else reads or has read it."""
 
     def __init__(self, spooled: IO[bytes]) -> None:
@@ -179,7 +153,7 @@ class SpoolReader(io.RawIOBase):
         return len(chunk)
 
 
-#: What begins an expression, a statement and a comment of Jinja.
+#: The beginnings of an expression, a statement and a comment of Jinja.
 _TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
 
 
@@ -206,89 +180,20 @@ def _wrap(value: Any, *, rendered: bool) -> Any:
 def _is_final(value: Any) -> bool:
     if isinstance(value, str):  # Jinja changes line ends also of text that is no template
         return not any(mark in value for mark in _TEMPLATE_MARKS)
-    return callable(value) or _is_content(value)
-
-
-def _is_content(value: object) -> bool:
-    return isinstance(value, BYTES_OR_TEXT) or hasattr(value, "read")
+    return callable(value) or isinstance(value, (*BYTES_OR_TEXT, ContentWriter))
 
 
 def _not_content(name: str, value: object) -> InvalidDelivery:
     return InvalidDelivery(
-        f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a binary file, or a "
-        "callable that returns one of them, such as the to_csv of a DataFrame"
+        f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a callable that returns one of "
+        "them, such as the to_csv of a DataFrame, or a ContentWriter"
     )
 
 
-def _chunks_of(value: str | bytes | bytearray | memoryview) -> Iterator[bytes]:
+def _encode(value: str | bytes | bytearray | memoryview) -> bytes:
     """:raises InvalidDelivery: the text cannot be encoded."""
-    if isinstance(value, memoryview):
-        value = value.tobytes()
-    for start in range(0, len(value), CHUNK_BYTES):
-        chunk = value[start : start + CHUNK_BYTES]
-        try:
-            yield chunk.encode() if isinstance(chunk, str) else bytes(chunk)
-        except UnicodeEncodeError:
-            # The original error holds the text.
-            raise InvalidDelivery("a text of content is not valid Unicode: give it as bytes") from None
-
-
-def _chunks_of_file(name: str, file: Any, *, is_new: bool) -> Iterator[bytes]:
-    """Yield all bytes of a file of content, from its first.
-
-    :param is_new: nothing has read it, so it need not be able to seek.
-    :raises InvalidDelivery: an earlier try may have read it, or it is no binary file.
-    :raises SourceUnreadable: it cannot be read, or stops before the size that its server announced.
-    """
-    can_seek = _rewind(file)
-    if not (can_seek or is_new):
-        raise InvalidDelivery(
-            f"the content of {name!r} is a file that cannot be read from its beginning again, as a retry must: give a "
-            "callable that opens it"
-        )
-    is_empty = True
-    while chunk := _read_chunk(name, file):
-        is_empty = False
-        yield bytes(chunk)
-    if missing := _missing_bytes(file):
-        raise SourceUnreadable(
-            f"the content of {name!r} cannot be read: the server closed the connection {missing:,} bytes before its end"
-        )
-    if is_empty and not can_seek:
-        raise InvalidDelivery(
-            f"the content of {name!r} is a stream without a byte, which an earlier try may have read: open it in the "
-            'callable, or return b"" for an empty file'
-        )
-
-
-def _missing_bytes(file: Any) -> int:
-    """Return how many bytes of a response of HTTP never came: Python's reports a cut as an ordinary end.
-
-    Only of responses: the ``length`` of other files, such as those of GridFS, is their size.
-    """
-    response = getattr(file, "raw", file)  # of a BufferedReader around it
-    if isinstance(response, HTTPResponse):
-        return response.length or 0
-    missing = getattr(response, "length_remaining", None)  # of urllib3 and so of requests, which may not check it
-    return missing if type(missing) is int and missing > 0 else 0
-
-
-def _rewind(file: Any) -> bool:
     try:
-        file.seek(0)
-    except (AttributeError, OSError, ValueError):  # it cannot, or is closed
-        return False
-    return True
-
-
-def _read_chunk(name: str, file: Any) -> Any:
-    try:
-        chunk = file.read(CHUNK_BYTES)
-    except Exception as error:  # each library has its own errors
-        raise SourceUnreadable(f"the content of {name!r} cannot be read: {type(error).__name__} {error}") from error
-    if not isinstance(chunk, bytes | bytearray | memoryview):
-        raise InvalidDelivery(
-            f"the content of {name!r} is a file that returns {type(chunk).__name__} and not bytes: open it in binary "
-            "mode"
-        )
-    return chunk
+        return value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError:
+        # The original error holds the text.
+        raise InvalidDelivery("a text of content is not valid Unicode: give it as bytes") from None

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from outbound_transfer.protocol.deferral import CallsStopped, DeferRequested, combine_requests
+from outbound_transfer.protocol.errors import CallsStopped
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -36,16 +36,14 @@ def run_uploads(
 
     The first runs alone until it has finished or the service has accepted it.
 
-    After a failure no further upload starts. If one asks for a deferral, those that run are finished first: their bytes
-    would have to be sent again. If one fails, they are stopped, and awaited until it is known what became of each. If
-    this thread is interrupted, they are stopped and not awaited for long.
+    After a failure no further upload starts; those that run are stopped, and awaited until it is known what became of
+    each. If this thread is interrupted, they are stopped and not awaited for long.
 
     :param first_accepted: is done as soon as the service has accepted the first upload; may stay undone.
     :param stop: makes the uploads that run raise :class:`.CallsStopped` soon.
-    :raises DeferRequested: for all that asked for a deferral, if none failed.
     :raises BaseException: the first failure; further ones are logged.
     """
-    waiting, running, failures = iter(uploads), set[Future[T]](), _Failures(stop, log)
+    waiting, running, failure = iter(uploads), set[Future[T]](), None
     threads = ThreadPoolExecutor(max_parallel, thread_name_prefix="upload")
 
     def start(count: int) -> None:
@@ -58,11 +56,15 @@ def run_uploads(
         while running:
             for future in [each for each in running if each.done()]:
                 running.remove(future)
-                if failure := future.exception():
-                    failures.add(failure)
-                else:
+                error = future.exception()
+                if error is None:
                     on_finished(future.result())
-            start(0 if failures else max_parallel - len(running))
+                elif failure is None:
+                    failure = error
+                    stop()
+                elif not isinstance(error, CallsStopped):
+                    log.warning("Another upload failed, too: %s", error)
+            start(0 if failure else max_parallel - len(running))
             wait(running, return_when=FIRST_COMPLETED)
     except BaseException:
         stop()
@@ -70,32 +72,5 @@ def run_uploads(
         raise
     finally:
         threads.shutdown(wait=False)
-    failures.raise_error()
-
-
-class _Failures:
-    """The failures of uploads. An error counts more than a deferral: what it says is lost if the task is deferred."""
-
-    def __init__(self, stop: Callable[[], object], log: Logger) -> None:
-        self._stop, self._log = stop, log
-        self._error: BaseException | None = None
-        self._deferrals: list[DeferRequested] = []
-
-    def __bool__(self) -> bool:
-        return self._error is not None or bool(self._deferrals)
-
-    def add(self, failure: BaseException) -> None:
-        """Keep the first error, and stop the other uploads because of it."""
-        if isinstance(failure, DeferRequested):
-            self._deferrals.append(failure)
-        elif self._error is None:
-            self._error = failure
-            self._stop()
-        elif not isinstance(failure, CallsStopped):
-            self._log.warning("Another upload failed, too: %s", failure)
-
-    def raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._deferrals:
-            raise combine_requests(self._deferrals)
+    if failure:
+        raise failure

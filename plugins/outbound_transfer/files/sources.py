@@ -1,4 +1,4 @@
-"""The files of a delivery: found by path, URI or glob or given as content, read in chunks, and checked for changes."""
+"""The files of a delivery: found by path, URI or pattern, or given as content, and read in chunks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from unicodedata import normalize
 from urllib.parse import unquote
 
+from fsspec.implementations.local import LocalFileSystem
+
 from outbound_transfer.airflow_compat.object_storage import filesystem_of
-from outbound_transfer.files.content import CHUNK_BYTES, Content, HeldContent, Spool
-from outbound_transfer.files.globs import has_magic, match_local, match_remote
+from outbound_transfer.client import Upload
+from outbound_transfer.files.content import CHUNK_BYTES, Content, Held, Spool
+from outbound_transfer.files.match import has_magic, match
 from outbound_transfer.protocol.content_disposition import check_name
 from outbound_transfer.protocol.errors import (
     InvalidDelivery,
@@ -28,13 +31,12 @@ from outbound_transfer.protocol.errors import (
     SourceMissing,
     SourceUnreadable,
 )
-from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.wording import hint_at_pair
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-#: A path, a URI or a glob of either; a mapping ``{"path": …, "name": …}`` that renames one file; or a mapping
+#: A path, a URI or a pattern of either; a mapping ``{"path": …, "name": …}`` that renames one file; or a mapping
 #: ``{"name": …, "content": …}`` for a file that exists nowhere (see :class:`.Content`).
 FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
 
@@ -47,9 +49,16 @@ ParsedSpec: TypeAlias = "str | dict[str, Any]"
 _SPEC_KEYS: Final = frozenset(("path", "name", "content"))
 
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
-#: Characters of patterns, percent-encoded.
-_ENCODED_PATTERN: Final = re.compile("%(2A|3F|5B)", re.IGNORECASE)
+_ENCODED_WILDCARD: Final = re.compile("%(2A|3F|5B)", re.IGNORECASE)
 _URI: Final = re.compile("(?P<store>[a-z][a-z0-9+.-]*://[^/]*)/?(?P<key>.*)", re.IGNORECASE | re.DOTALL)
+
+#: Says why a delivery without files fails.
+NO_FILES: Final = (
+    "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that returned."
+)
+
+#: Size in bytes, and a fingerprint that changes whenever the content may have changed.
+Version: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -59,27 +68,32 @@ class Source:
     :ivar location: its path or URI, for messages and lineage; "" if it is given by its content.
     :ivar name: the name that it is attached under.
     :ivar size: bytes.
-    :ivar fingerprint: changes whenever the content may have changed: device, inode and times of change, an ETag, or a
-        digest.
+    :ivar fingerprint: device, inode and times of change of a local file, the ETag of an object, the digest of content.
     """
 
     location: str
     name: str
     size: int
     fingerprint: str
-    _backend: LocalFile | RemoteFile | HeldContent
+    open: Callable[[], BinaryIO]
+    stat: Callable[[], Version]
+
+    @classmethod
+    def of_content(cls, name: str, held: Held) -> Source:
+        size, fingerprint = held.size, f"sha256:{held.sha256}"
+        return cls("", name, size, fingerprint, held.open, lambda: (size, fingerprint))
 
     def __str__(self) -> str:
         return self.location or f"the content of {self.name!r}"
 
-    def check_unchanged(self, opened: BinaryIO | None = None) -> None:
+    def check_unchanged(self) -> None:
         """Check that the file is the same as when it was found.
 
-        :param opened: what is read of it: its path may lead elsewhere by now.
         :raises SourceChanged: it has another size or fingerprint, or is gone.
         """
         try:
-            now = self._backend.stat(opened)
+            with _readable(self):
+                now = self.stat()
         except SourceUnreadable as error:
             raise SourceChanged(f"{self} vanished while it was delivered: {error}") from error
         if now != (self.size, self.fingerprint):
@@ -97,128 +111,48 @@ class Source:
 
     def _chunks(self, on_progress: Callable[[int], object] | None) -> Iterator[bytes]:
         left = self.size
-        with self._open() as file:
-            if not left:
-                self._check_no_more_bytes(file)
+        with self._reading(), self.open() as file:
             while left:
-                chunk = self._read(file, min(CHUNK_BYTES, left))
+                chunk = file.read(min(CHUNK_BYTES, left))
                 if not chunk:
                     raise SourceChanged(f"{self} shrank while it was read: {left} bytes are missing")
                 left -= len(chunk)
                 if not left:
                     # Before the last bytes are sent, so that the service never gets a complete but truncated file.
-                    self._check_no_more_bytes(file)
+                    self._check_end(file)
                 yield chunk
                 if on_progress:
                     on_progress(self.size - left)
+            if not self.size:
+                self._check_end(file)
 
     @contextmanager
-    def _open(self) -> Iterator[BinaryIO]:
+    def _reading(self) -> Iterator[None]:
         try:
-            file = self._backend.open()
+            with _readable(self):
+                yield
         except SourceUnreadable:
-            self.check_unchanged()
+            self.check_unchanged()  # an object store refuses to continue with an object that was replaced
             raise
-        with file:
-            self.check_unchanged(file)
-            yield file
 
-    def check_readable(self) -> None:
-        """Open the file, and check that it is empty if its size is 0.
-
-        :raises SourceUnreadable: it may not be read.
-        :raises SourceChanged: it is longer than its size, as files are that are generated while they are read.
-        """
-        with self._backend.open() as file:
-            if not self.size:
-                self._check_no_more_bytes(file)
-
-    def _check_no_more_bytes(self, file: BinaryIO) -> None:
-        if self._read(file, 1):
+    def _check_end(self, file: BinaryIO) -> None:
+        if file.read(1):
             raise SourceChanged(
                 f"{self} is longer than the {self.size} bytes that it is said to have. Deliver a copy of it "
                 "that nothing writes to any more."
             )
-
-    def _read(self, file: BinaryIO, size: int) -> bytes:
-        try:
-            with _readable(self):
-                return file.read(size)
-        except SourceUnreadable:
-            # An object store refuses to continue with an object that was replaced or deleted meanwhile.
-            self.check_unchanged()
-            raise
-
-
-@dataclass(frozen=True)
-class LocalFile:
-    """A file on this machine."""
-
-    path: Path
-
-    def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:
-        with _readable(self.path):
-            found = os.fstat(opened.fileno()) if opened else self.path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            raise SourceUnreadable(f"{self.path} is a folder. For the files in it, name a pattern: {self.path / '*'}")
-        if not stat.S_ISREG(found.st_mode):
-            raise SourceUnreadable(f"{self.path} is not a file")
-        # A file that replaces another may have its inode and its mtime, but not its ctime.
-        return found.st_size, f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
-
-    def open(self) -> BinaryIO:
-        with _readable(self.path):
-            return self.path.open("rb", buffering=0)
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """An object in an object store, by Airflow's ObjectStoragePath; read in place, without a temporary copy."""
-
-    path: ObjectStoragePath
-
-    def stat(self, opened: BinaryIO | None = None) -> tuple[int, str]:  # noqa: ARG002  # the store compares its ETag
-        with _readable(self.path):
-            self.path.fs.invalidate_cache()
-            # The file system that Airflow attached; the path's own methods may use another, without its keys.
-            found = self.path.fs.info(self.path.path)
-            if found["type"] != "file" or found["size"] is None:
-                raise SourceUnreadable(f"{self.path} is not a file, or one of unknown size")
-            return int(found["size"]), _fingerprint(found)
-
-    def open(self) -> BinaryIO:
-        with _readable(self.path):
-            # The default block of the libraries that read ahead is many times as large, and is buffered twice. To a
-            # server of SFTP, the block is what one request asks for.
-            reads_ahead = "block_size" in inspect.signature(self.path.fs._open).parameters
-            return self.path.open("rb", block_size=8 * CHUNK_BYTES if reads_ahead else None)  # type: ignore[no-any-return]
-
-
-def _fingerprint(info: Mapping[str, Any]) -> str:
-    """Return what changes with an object: its ETag, the time of its last change, or all that is known of it.
-
-    Not the file system's ``checksum``: over SFTP, that runs a command on the server, and reading changes ``info``.
-    """
-    version = next((info[key] for key in ("ETag", "etag", "mtime") if info.get(key)), None)
-    return str(version or sha256(repr(info).encode()).hexdigest())
-
-
-#: Says why a delivery without files fails.
-NO_FILES: Final = (
-    "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that returned."
-)
 
 
 @contextmanager
 def _readable(path: object) -> Iterator[None]:
     try:
         yield
-    except OutboundTransferError:
+    except (OutboundTransferError, GeneratorExit):
         raise
     except FileNotFoundError as error:
         raise SourceMissing(
-            f"{path} is not there: {error}. Check the path on this worker, and the task that should have written the "
-            "file."
+            f"{path} is not there: {error}. Check the path on this worker (absolute; ~ is not expanded), and the task "
+            "that should have written the file."
         ) from None
     except Exception as error:  # each object store's library has its own errors
         raise SourceUnreadable(f"{path} cannot be read: {type(error).__name__} {error}") from error
@@ -227,16 +161,15 @@ def _readable(path: object) -> Iterator[None]:
 def resolve_files(
     files: FileSpec | Iterable[FileSpec], spool: Spool | None = None, gone: list[OutboundTransferError] | None = None
 ) -> list[Source]:
-    """Find every file that ``files`` names, open each once to check that it can be read, and produce every content.
+    """Find every file that ``files`` names, and produce every content. No file is opened.
 
     :param files: one file or several; see :func:`parse_files`.
     :param spool: holds the contents, and must stay open for as long as the sources are read.
     :param gone: takes the errors of files that are not there and of patterns that match nothing, and the others are
         found; if None, such an error is raised.
-    :raises InvalidDelivery: there is no file, a glob matches nothing, a text may be a name or a pattern, a content is
-        none, or two files have the same name.
-    :raises SourceUnreadable: a file is missing or may not be read, or a folder of a glob could not be listed.
-    :raises SourceChanged: a file of size 0 is not empty.
+    :raises InvalidDelivery: there is no file, a pattern matches nothing, a text may be a name or a pattern, a content
+        is none, or two files have the same name.
+    :raises SourceUnreadable: a file is missing or is no file, or a folder of a pattern could not be listed.
     :raises NameRefused: the service would change a name.
     """
     sources: list[Source] = []
@@ -256,8 +189,8 @@ def resolve_files(
 def normalize_files(files: FileSpec | Iterable[FileSpec] | None) -> list[PlainSpec]:
     """Convert ``files`` to what JSON can represent, the same in each try of a task. No file is read.
 
-    Of a file that is given by its content, this is the name and the digest of text or bytes: what a callable or a file
-    will return is not known, so another content of the same name is the same request, as it is of the same path.
+    Of a file that is given by its content, this is the name and the digest of text or bytes: what a callable will
+    return is not known, so another content of the same name is the same request, as it is of the same path.
 
     :param files: see :func:`parse_files`. A generator is consumed.
     :return: paths, URIs or patterns, or mappings with ``path`` and ``name``, or with ``name`` and ``sha256``.
@@ -337,46 +270,35 @@ def _object_storage_text(given: object) -> str | None:
     return str(given.path if given.protocol in ("", "file", "local") else given)
 
 
-def _resolve(spec: ParsedSpec, spool: Spool | None) -> Iterator[Source]:
+def _resolve(spec: ParsedSpec, spool: Spool | None) -> list[Source]:
     if not isinstance(spec, str) and "content" in spec:
-        yield _hold(spec["name"], spec["content"], spool)
-        return
+        check_name(spec["name"])
+        if spool is None:
+            raise TypeError("content needs a spool that holds it")
+        return [Source.of_content(spec["name"], spool.hold(spec["name"], spec["content"]))]
     path, name = (spec, None) if isinstance(spec, str) else (spec["path"], spec.get("name"))
-    backends = _find_files(path)
-    if name and len(backends) > 1:
-        raise InvalidDelivery(f"{path!r} matches {len(backends)} files, which cannot all be named {name!r}")
-    for backend in backends:
-        size, fingerprint = backend.stat()
-        source_name = name or backend.path.name
-        check_name(source_name)
-        source = Source(str(backend.path), source_name, size, fingerprint, backend)
-        source.check_readable()
-        yield source
+    sources = list(_find(path, name))
+    if name and len(sources) > 1:
+        raise InvalidDelivery(f"{path!r} matches {len(sources)} files, which cannot all be named {name!r}")
+    return sources
 
 
-def _hold(name: str, content: Content, spool: Spool | None) -> Source:
-    check_name(name)
-    if spool is None:
-        raise TypeError("content needs a spool that holds it")
-    held = spool.hold(name, content)
-    return Source("", name, *held.stat(), held)
-
-
-def _find_files(path: str) -> list[LocalFile] | list[RemoteFile]:
+def _find(path: str, name: str | None) -> Iterator[Source]:
+    is_pattern = has_magic(path)
     if file_uri := _FILE_URI.match(path):
-        if not has_magic(path):  # what is encoded is part of a name
-            return [LocalFile(Path(unquote(path[file_uri.end() :])))]
-        if encoded := _ENCODED_PATTERN.search(path):
+        if is_pattern and (encoded := _ENCODED_WILDCARD.search(path)):
             raise InvalidDelivery(f"{path!r}: a pattern in a URI must not contain {encoded[0]}; give a path")
-        path = unquote(path[file_uri.end() :])
+        path = unquote(path[file_uri.end() :])  # an encoded wildcard of a URI without a pattern is part of the name
     elif uri := _URI.match(path):
-        return [RemoteFile(found) for found in _find_remote(path, uri["store"], uri["key"])]
-    found = match_local(path) if has_magic(path) else [path]
-    # Includes a dangling link: somebody meant a file to be there, so its absence must be an error.
-    return [LocalFile(Path(file)) for file in found]
+        yield from _find_objects(path, uri["store"], uri["key"], name)
+        return
+    absolute = os.path.join(Path.cwd(), path)  # noqa: PTH118  # Path would resolve "//" and "."
+    found = [info["name"] for info in match(LocalFileSystem(), absolute, path)] if is_pattern else [path]
+    for file in map(Path, found):
+        yield _source(str(file), name or file.name, partial(_open_local, file), partial(_stat_local, file))
 
 
-def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
+def _find_objects(uri: str, store: str, key: str, name: str | None) -> Iterator[Source]:
     from airflow.sdk import ObjectStoragePath
 
     # The library drops these silently, and would read another file.
@@ -387,8 +309,56 @@ def _find_remote(uri: str, store: str, key: str) -> list[ObjectStoragePath]:
     with _readable(uri):
         # Not built from the whole URI, which would lose an empty query or fragment: "a?" would mean "a".
         root = ObjectStoragePath(f"{store}/")
-        filesystem_of(root)
-        return match_remote(uri, root, key) if has_magic(key) else [root / key]
+        fs = filesystem_of(root)
+        fs.invalidate_cache()
+        base = root.path.rstrip("/")
+        keys = [key]
+        if has_magic(key):
+            found = match(fs, f"{base}/{key}", uri)
+            keys = [info["name"].strip("/").removeprefix(base.strip("/")).strip("/") for info in found]
+        for path in (root / each for each in keys):
+            yield _source(str(path), name or path.name, partial(_open_object, path), partial(_stat_object, path))
+
+
+def _source(location: str, name: str, opens: Callable[[], BinaryIO], stats: Callable[[], Version]) -> Source:
+    with _readable(location):
+        source = Source(location, name, *stats(), opens, stats)
+    check_name(name)
+    return source
+
+
+def _stat_local(file: Path) -> Version:
+    found = file.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise SourceUnreadable(f"{file} is a folder. For the files in it, name a pattern: {file / '*'}")
+    if not stat.S_ISREG(found.st_mode):
+        raise SourceUnreadable(f"{file} is not a file")
+    if not os.access(file, os.R_OK):
+        raise PermissionError("this process may not read it")
+    # A file that replaces another may have its inode and its mtime, but not its ctime.
+    return found.st_size, f"{found.st_dev}-{found.st_ino}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
+def _open_local(file: Path) -> BinaryIO:
+    return file.open("rb", buffering=0)
+
+
+#: What changes with an object. Not the file system's ``checksum``: over SFTP, that runs a command on the server.
+_VERSIONS: Final = ("ETag", "etag", "mtime", "last_modified", "LastModified", "created")
+
+
+def _stat_object(path: ObjectStoragePath) -> Version:
+    # The file system that Airflow attached; the path's own methods may use another, without its keys.
+    found = path.fs.info(path.path)
+    if found["type"] != "file" or found["size"] is None:
+        raise SourceUnreadable(f"{path} is not a file, or one of unknown size")
+    return int(found["size"]), str(next((found[key] for key in _VERSIONS if found.get(key)), ""))
+
+
+def _open_object(path: ObjectStoragePath) -> BinaryIO:
+    # A block of s3fs, gcsfs and adlfs is many times as large and buffered twice; sshfs asks for a block at a time.
+    reads_ahead = "block_size" in inspect.signature(path.fs._open).parameters
+    return path.open("rb", block_size=8 * CHUNK_BYTES if reads_ahead else None)  # type: ignore[no-any-return]
 
 
 def reject_duplicate_names(sources: list[Source]) -> None:
@@ -401,5 +371,5 @@ def reject_duplicate_names(sources: list[Source]) -> None:
         where = "; ".join(f"{source.name}: {source}" for source in twins)
         raise InvalidDelivery(
             f"two files have one name, and the service would keep only the first: {where}. "
-            'Set "name" on one of them; a file that a path and a pattern find, name once.'
+            'Set "name" on one of them; if a path and a pattern match the same file, list it only once.'
         )

@@ -12,12 +12,12 @@ from outbound_transfer.client.traces import trace
 from outbound_transfer.files.checksum import HashingUpload
 from outbound_transfer.files.parallel import run_uploads
 from outbound_transfer.files.progress import UploadProgress
-from outbound_transfer.protocol import flows
+from outbound_transfer.protocol.errors import FileConflict, SourceChanged
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.client import Client
+    from outbound_transfer.client import Client, Upload
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.models import File
 
@@ -93,8 +93,35 @@ def _upload(
             accepted.set_result(None)
 
     hashing = HashingUpload(source.upload(on_progress))
-    flow = flows.attach(transfer_id, hashing.upload, check_unchanged=source.check_unchanged)
     with trace("upload", transfer_id=transfer_id, file_size=source.size):
-        file = client.run(flow, before_attempt=check_still_current)
+        file = _attach(client, transfer_id, hashing.upload, source, check_still_current)
     log_progress.done()
     return FinishedUpload(source, file, hashing.sha256)
+
+
+def _attach(
+    client: Client, transfer_id: str, upload: Upload, source: Source, check_still_current: Callable[[], None]
+) -> File:
+    """Attach one file to a draft, so that the draft has exactly its bytes (docs/guarantees.md#sent-as-intended).
+
+    :raises FileConflict: the draft has a file of this name, which this call did not attach.
+    :raises SourceChanged: the source has changed; the file's record was removed from the draft.
+    """
+    attached = client.attach_file(transfer_id, upload, check_still_current)
+    file, is_same = attached.file, (attached.file.name, attached.file.size) == (upload.name, upload.size)
+    if not (attached.is_new or (attached.is_doubtful and is_same)):
+        raise FileConflict(
+            f"{upload.name!r}: the draft {transfer_id} already has {file.name!r} ({file.size} bytes), which this "
+            "delivery did not attach. Remove that file, or use another draft."
+        )
+    try:
+        source.check_unchanged()
+        if not is_same:
+            raise SourceChanged(
+                f"{upload.name!r} has {upload.size} bytes, but the service stored {file.name!r} with {file.size} bytes"
+            )
+    except SourceChanged:
+        # The service stores the declared number of bytes and reports success, so this record must be removed.
+        client.remove_file(transfer_id, file.id, check_still_current)
+        raise
+    return file

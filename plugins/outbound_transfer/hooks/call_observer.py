@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbound_transfer.client import CallAttempt, Observer
-from outbound_transfer.client.retry import RetryDetails
+from outbound_transfer.client import Observer, Request
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.errors import RateLimited
-from outbound_transfer.protocol.messages import Operation
+from outbound_transfer.protocol.errors import CallError, RateLimited
 
 
 class CallMetricsObserver(Observer):
@@ -20,19 +18,16 @@ class CallMetricsObserver(Observer):
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
 
-    def on_attempt(self, attempt: CallAttempt) -> None:
-        operation, conn_id = attempt.call.operation, self._conn_id
-        tags: dict[str, Any] = {"operation": operation.value, "status": attempt.status or "none", "conn_id": conn_id}
+    def on_attempt(self, request: Request, status: int | None, seconds: float) -> None:
+        conn_id = self._conn_id
+        tags: dict[str, Any] = {"operation": request.operation, "status": status or "none", "conn_id": conn_id}
         metrics.REQUESTS.emit(**tags)
-        metrics.REQUEST_DURATION.emit(attempt.seconds, **tags)
-        if operation is Operation.ATTACH and attempt.status == 201 and attempt.call.upload:
-            metrics.BYTES_UPLOADED.emit(attempt.call.upload.size, conn_id=conn_id)
+        metrics.REQUEST_DURATION.emit(seconds, **tags)
+        if status == 201 and request.upload:
+            metrics.BYTES_UPLOADED.emit(request.upload.size, conn_id=conn_id)
 
-    def on_reservation(self, delay: float) -> None:
-        metrics.RESERVED_AHEAD.emit(max(delay, 0.0), conn_id=self._conn_id)
-
-    def on_retry(self, retry: RetryDetails) -> None:
-        tags: dict[str, Any] = {"operation": retry.call.operation.value, "conn_id": self._conn_id}
+    def on_retry(self, operation: str, error: CallError, seconds: float) -> None:
+        tags: dict[str, Any] = {"operation": operation, "conn_id": self._conn_id}
         metrics.RETRIES.emit(**tags)
-        if isinstance(retry.caused_by, RateLimited):
-            metrics.RATE_LIMIT_WAIT.emit(retry.wait_for, **tags)
+        if isinstance(error, RateLimited):
+            metrics.RATE_LIMIT_WAIT.emit(seconds, **tags)

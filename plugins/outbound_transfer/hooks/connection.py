@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -10,7 +11,6 @@ import msgspec
 
 from outbound_transfer.airflow_compat.names import BaseHook, conf, redact
 from outbound_transfer.assets.outbound_transfer import account_namespace
-from outbound_transfer.protocol.call_schedule import DEFAULT_CALLS_PER_MINUTE
 from outbound_transfer.protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -37,14 +37,12 @@ class ConnectionExtra(msgspec.Struct):
     """The extra fields of a connection. A connection from the environment has numbers and booleans as text.
 
     :ivar timeout: seconds; 0 means the default.
-    :ivar calls_per_minute: 0 means the default.
     """
 
     event_api_key: str | int = ""
     timeout: float = 0.0
     verify: bool = True
     web_url: str = ""
-    calls_per_minute: int = 0
     rehearse: bool = False
 
 
@@ -52,9 +50,8 @@ class ConnectionExtra(msgspec.Struct):
 _EXPECTED: Final = {
     "event_api_key": "a text",
     "timeout": "a number of seconds",
-    "verify": "true or false",
+    "verify": "true or false (a certificate authority of your own: the variable SSL_CERT_FILE)",
     "web_url": "a text",
-    "calls_per_minute": "a whole number",
     "rehearse": "true or false",
 }
 
@@ -66,8 +63,10 @@ def settings_from_connection(connection: Connection) -> Settings:
     """
     from outbound_transfer.client.settings import DEFAULT_TIMEOUT, Settings
 
+    if not isinstance(fields := connection.extra_dejson, Mapping):
+        raise InvalidSettings(f"the extra must be a JSON object, not {type(fields).__name__}: it may be encoded twice")
     # The form leaves empty what is not filled in: false and 0 are values, "", null and [] are not.
-    given = {name: value for name, value in connection.extra_dejson.items() if value or value in (False, 0)}
+    given = {name: value for name, value in fields.items() if value or value in (False, 0)}
     try:
         extra = msgspec.convert(given, ConnectionExtra, strict=False)
     except msgspec.ValidationError as error:  # such as: Expected `float`, got `str` - at `$.timeout`
@@ -80,7 +79,6 @@ def settings_from_connection(connection: Connection) -> Settings:
         timeout=extra.timeout or DEFAULT_TIMEOUT,
         verify=extra.verify,
         web_url=extra.web_url,
-        calls_per_minute=extra.calls_per_minute or DEFAULT_CALLS_PER_MINUTE,
         rehearses=extra.rehearse or conf.getboolean("outbound_transfer", "rehearse", fallback=False),
     )
 
@@ -97,8 +95,10 @@ def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
     """
     try:
         url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")
+        if any(character.isspace() for character in host):
+            raise ValueError("white space")
     except ValueError:
-        raise InvalidSettings("the host is not an address: check its brackets") from None
+        raise InvalidSettings("the host is not an address: check its brackets and white space") from None
     if url.path.strip("/"):
         raise InvalidSettings(
             "the host must hold no path: give the site's address alone, such as https://account.example.com"

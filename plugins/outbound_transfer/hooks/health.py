@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from outbound_transfer.airflow_compat.names import BaseHook, mask_secret
 from outbound_transfer.client import Client, RetryPolicy
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.protocol import endpoints
 from outbound_transfer.protocol.errors import CallError, InvalidSettings
 from outbound_transfer.protocol.health import (
     Finding,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from outbound_transfer.client import Settings
-    from outbound_transfer.protocol.messages import Call
 
 T = TypeVar("T")
 
@@ -54,22 +52,22 @@ def check_service(settings: Settings, *, clock: Callable[[], float] = time.time)
     """
     settings = replace(settings, timeout=min(settings.timeout, MAX_STEP_SECONDS))
     policy = RetryPolicy(max_attempts=2, timeout=MAX_RETRY_SECONDS)
-    with Client(settings, policy=policy, on_retry=lambda _: None) as client:  # nothing is logged among the findings
-        timestamp, of_transfers = _attempt(client, endpoints.probe_transfers())
+    with Client(settings, policy=policy, on_retry=lambda *_: None) as client:  # nothing is logged among the findings
+        timestamp, of_transfers = _attempt(client.probe_transfers)
         difference = clock() - timestamp.timestamp() if timestamp else None
         if not settings.event_api_key:
             outcomes = [of_transfers]
             event_key = Finding("event_key", Health.OK, "No event_api_key is set, so the feed cannot be read.")
         else:
-            _, of_feed = _attempt(client, endpoints.probe_feed())
+            _, of_feed = _attempt(client.probe_feed)
             outcomes, event_key = [of_transfers, of_feed], judge_event_key(of_feed)
     service = judge_service(settings.origin, outcomes)
     return service, judge_transfer_key(of_transfers), event_key, judge_clock(difference)
 
 
-def _attempt(client: Client, call: Call[T]) -> tuple[T | None, Exception | None]:
+def _attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
-        return client.perform(call), None
+        return call(), None
     except (CallError, InvalidSettings) as error:
         return None, error
 

@@ -7,24 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.names import (
-    AirflowNotFoundException,
     BaseHook,
     get_hook_lineage_collector,
     mask_secret,
 )
 from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.protocol import endpoints, flows
-from outbound_transfer.protocol.errors import InvalidSettings, OutboundTransferError
+from outbound_transfer.protocol.errors import InvalidState, NotFound, OutboundTransferError
 from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import AsyncClient, Client, Settings
-    from outbound_transfer.client.allowance import Allowance
+    from outbound_transfer.client import Client, Settings, Upload
     from outbound_transfer.protocol.events import Page
-    from outbound_transfer.protocol.messages import Call, Flow, Upload
     from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
 
 T = TypeVar("T")
@@ -39,10 +34,8 @@ class OutboundTransferHook(BaseHook):
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param is_poll: whether the calls are those of a poll, which give way to deliveries, and are retried less unless
-        ``policy`` is given, as the next poll is near.
     :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, the retry
-        hook, the clock and the sleep.
+        hook and the sleep.
     """
 
     conn_name_attr = "outbound_transfer_conn_id"
@@ -67,16 +60,12 @@ class OutboundTransferHook(BaseHook):
     def __init__(
         self,
         outbound_transfer_conn_id: str = default_conn_name,
-        *,
-        is_poll: bool = False,
         **client_options: Any,
     ) -> None:
         super().__init__()
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
-        self._is_poll = is_poll
         self._options = client_options
         self._client: Client | None = None
-        self._allowance: Allowance | None = None
 
     def get_conn(self) -> Client:
         """Return the client, created once; :meth:`close` it, or use the hook as a context manager.
@@ -86,7 +75,7 @@ class OutboundTransferHook(BaseHook):
         if self._client is None:
             from outbound_transfer.client import Client
 
-            settings = self._read_settings()
+            settings = self.read_settings()
             self._client = Client(settings, **self._client_options())
         return self._client
 
@@ -94,53 +83,23 @@ class OutboundTransferHook(BaseHook):
         """Return the account's name; see :attr:`outbound_transfer.client.Settings.account`."""
         return self.get_conn().settings.account
 
-    async def get_async_account(self) -> str:
-        """Return the account's name, in the triggerer."""
-        return (await self.get_async_settings()).account
-
-    def new_async_client(self, settings: Settings, **client_options: Any) -> AsyncClient:
-        """Create a client with these settings, whose calls count for this connection; the caller closes it."""
-        from outbound_transfer.client import AsyncClient
-
-        return AsyncClient(settings, **{**self._client_options(), **client_options})
-
     def _client_options(self) -> dict[str, Any]:
-        from outbound_transfer.client.retry import POLL_RETRY_POLICY
         from outbound_transfer.hooks.call_observer import CallMetricsObserver
 
-        observer = CallMetricsObserver(self.outbound_transfer_conn_id)
-        policy = {"policy": POLL_RETRY_POLICY} if self._is_poll else {}
-        return {"observer": observer, "allowance": self._allowance, **policy, **self._options}
+        return {"observer": CallMetricsObserver(self.outbound_transfer_conn_id), **self._options}
 
-    async def get_async_settings(self) -> Settings:
+    def read_settings(self) -> Settings:
         """Read the connection and return its settings.
 
-        :raises InvalidSettings: the connection does not exist, or naming the field to correct.
+        :raises InvalidSettings: naming the field to correct.
         """
-        try:
-            return await call_airflow(self._read_settings)
-        except AirflowNotFoundException as error:
-            raise InvalidSettings(str(error)) from None
-
-    def _read_settings(self) -> Settings:
         settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
         mask_secret(settings.event_api_key)  # Airflow masks the password, but the extra only as a whole text
-        from outbound_transfer.cluster.allowance import find_allowance  # loads the warehouse
-
-        self._allowance = find_allowance(settings, self.outbound_transfer_conn_id, is_poll=self._is_poll)
         return settings
 
     def sleep(self, seconds: float) -> None:
         """Sleep by the function that the client sleeps by between two attempts."""
         self._options.get("sleep", time.sleep)(seconds)
-
-    def perform(self, call: Call[T]) -> T:
-        """Perform a call of :mod:`outbound_transfer.protocol.endpoints`."""
-        return self.get_conn().perform(call)
-
-    def run(self, flow: Flow[T]) -> T:
-        """Run a flow of :mod:`outbound_transfer.protocol.flows`."""
-        return self.get_conn().run(flow)
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """Create a draft (service-api.md, R22).
@@ -149,20 +108,18 @@ class OutboundTransferHook(BaseHook):
         :return: the draft.
         :raises WrongTransfer: the response is about another transfer.
         """
-        return self.run(flows.create_draft(new))
+        return self.get_conn().create_transfer(new)
 
-    def list_transfers(
-        self, *, status: str = "all", limit: int = endpoints.MAX_PAGE_SIZE, cursor: str | None = None
-    ) -> TransferPage:
+    def list_transfers(self, *, status: str = "all", limit: int = 100, cursor: str | None = None) -> TransferPage:
         """List sent transfers, newest first, one page (service-api.md, R26 to R28).
 
         :param status: ``all``, or one status to filter by.
         :param limit: transfers per page, 1 to 100.
         :param cursor: ``next_cursor`` of the page before.
         """
-        return self.perform(endpoints.list_transfers(limit=limit, status=status, cursor=cursor))
+        return self.get_conn().list_transfers(status=status, limit=limit, cursor=cursor)
 
-    def iter_transfers(self, *, status: str = "all", page_size: int = endpoints.MAX_PAGE_SIZE) -> Iterator[Transfer]:
+    def iter_transfers(self, *, status: str = "all", page_size: int = 100) -> Iterator[Transfer]:
         """Yield every sent transfer, newest first.
 
         A status filter may skip transfers that change while paging (service-api.md, R28). Rows that are not valid
@@ -184,46 +141,53 @@ class OutboundTransferHook(BaseHook):
 
     def get_transfer(self, transfer_id: str) -> Transfer:
         """Read a transfer, draft or sent, with its files and each ``picked_up_at`` (service-api.md, R29)."""
-        return self.perform(endpoints.get_transfer(transfer_id))
+        return self.get_conn().get_transfer(transfer_id)
 
     def attach_file(self, transfer_id: str, upload: Upload) -> File:
         """Attach a file to a draft (service-api.md, R30 to R33).
 
         :return: the new file; the existing one if the draft already holds a file of this name, whatever its content.
         """
-        file = self.perform(endpoints.attach_file(transfer_id, upload)).file
+        file = self.get_conn().attach_file(transfer_id, upload).file
         self._report_lineage(read=upload.location, written="transfers")
         return file
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
         """List the files of a transfer, draft or sent (service-api.md, R34)."""
-        return self.perform(endpoints.list_files(transfer_id))
+        return self.get_conn().list_files(transfer_id)
 
     def get_file(self, transfer_id: str, file_id: str) -> File:
         """Read one file's record (service-api.md, R34)."""
-        return self.perform(endpoints.get_file(transfer_id, file_id))
+        return self.get_conn().get_file(transfer_id, file_id)
 
     def remove_file(self, transfer_id: str, file_id: str) -> None:
         """Remove a file from a draft (service-api.md, R34)."""
-        self.perform(endpoints.remove_file(transfer_id, file_id))
+        self.get_conn().remove_file(transfer_id, file_id)
 
     def discard_transfer(self, transfer_id: str) -> None:
         """Remove a draft (service-api.md, R35).
 
         :raises InvalidState: the transfer was sent.
+        :raises NotFound: the key sees no such transfer.
         """
-        self.perform(endpoints.discard_transfer(transfer_id))
+        from outbound_transfer.client import Discarded
+
+        discarded = self.get_conn().discard_transfer(transfer_id)
+        if discarded is Discarded.SENT:
+            raise InvalidState(409, "invalid_state", f"transfer '{transfer_id}' was sent")
+        if discarded is Discarded.NOT_FOUND:
+            raise NotFound(404, "not_found", f"transfer '{transfer_id}': no such transfer")
 
     def send_transfer(self, transfer_id: str) -> Transfer:
         """Send a draft once (service-api.md, R36 to R39).
 
         :return: the sent transfer, also if it was sent before.
         """
-        return self.perform(endpoints.send_transfer(transfer_id))
+        return self.get_conn().send_transfer(transfer_id)
 
-    def read_events(self, *, cursor: int = 0, limit: int = endpoints.MAX_EVENTS_PER_PAGE) -> Page:
+    def read_events(self, *, cursor: int = 0, limit: int = 1_000) -> Page:
         """Read one page of the event feed; uses up the account's one request a minute (service-api.md, R40 to R47)."""
-        page = self.perform(endpoints.read_events(cursor=cursor, limit=limit))
+        page = self.get_conn().read_events(cursor=cursor, limit=limit)
         self._report_lineage(read=self._asset_uri("events"))
         return page
 

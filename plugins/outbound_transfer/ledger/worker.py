@@ -106,6 +106,6 @@ def _task(operator: Any, context: Context) -> TaskRef:
 
 def is_control_flow(error: BaseException) -> bool:
     """Return whether the task continues later or was skipped, which is not an error."""
-    from outbound_transfer.protocol.deferral import DeferRequested
+    from outbound_transfer.protocol.errors import DeferRequested
 
     return isinstance(error, DeferRequested | TaskDeferred | AirflowSkipException | AirflowRescheduleException)

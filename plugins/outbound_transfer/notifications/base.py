@@ -79,7 +79,7 @@ class TransferNotifier(BaseNotifier):
 
     def _hook(self, context: Context) -> OutboundTransferHook:
         conn_id = self.outbound_transfer_conn_id or getattr(context.get("task"), "outbound_transfer_conn_id", None)
-        return OutboundTransferHook(conn_id or OutboundTransferHook.default_conn_name, is_poll=True)
+        return OutboundTransferHook(conn_id or OutboundTransferHook.default_conn_name)
 
     def _find_transfer_id(self, location: TaskLocation) -> str:
         """Return the id that the task has pushed; "" if it has none or Airflow cannot be asked."""

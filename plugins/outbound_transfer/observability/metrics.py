@@ -103,13 +103,6 @@ RATE_LIMIT_WAIT: Final = Metric(
     ("operation", "conn_id"),
     "a delay for the service's rate limit (429) starts: its length",
 )
-RESERVED_AHEAD: Final = Metric(
-    "reserved_ahead_seconds",
-    MetricType.GAUGE,
-    "seconds",
-    ("conn_id",),
-    "a call is reserved in the key's shared allowance: the time until it is made",
-)
 BYTES_UPLOADED: Final = Metric(
     "bytes_uploaded", MetricType.COUNTER, "bytes", ("conn_id",), "a file is attached (201): its size"
 )
@@ -177,7 +170,7 @@ DATABASE_FAILURES: Final = Metric(
     MetricType.COUNTER,
     "connections",
     ("sql_conn_id",),
-    "a warehouse, the ledger or the shared database could not be connected to; `none` is the local file",
+    "a warehouse or the ledger could not be connected to; `none` is the local file",
 )
 
 METRICS: Final = (
@@ -185,7 +178,6 @@ METRICS: Final = (
     REQUEST_DURATION,
     RETRIES,
     RATE_LIMIT_WAIT,
-    RESERVED_AHEAD,
     BYTES_UPLOADED,
     DELIVERIES,
     DELIVERIES_IN_DOUBT,

@@ -15,6 +15,7 @@ from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file, is_
 from outbound_transfer.airflow_compat.names import conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
+from outbound_transfer.protocol.errors import DeferRequested, TransferLimitReached
 from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.errors import fail_without_retry
 
@@ -22,10 +23,9 @@ if TYPE_CHECKING:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger
     from airflow.sdk import Context
 
-    from outbound_transfer.client.allowance import ReservationDetails
-    from outbound_transfer.client.retry import RetryDetails, RetryPolicy
+    from outbound_transfer.client import RetryPolicy
     from outbound_transfer.ledger.recorder import DeliveryRecorder
-    from outbound_transfer.protocol.deferral import DeferRequested
+    from outbound_transfer.protocol.errors import CallError
 
 
 def deferral_trigger(seconds: float) -> DateTimeTrigger:
@@ -35,17 +35,11 @@ def deferral_trigger(seconds: float) -> DateTimeTrigger:
     return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=seconds))
 
 
-def _seconds_until(reserved_at: Sequence[float]) -> list[float]:
-    """Return the seconds until the times of reserved calls. One that starts late makes its calls at once."""
-    now = timezone.utcnow().timestamp()
-    return [max(at - now, 0.0) for at in reserved_at]
-
-
 class OutboundTransferOperator(BaseOperator):
     """An operator that talks to the service in :meth:`run_task`, which may run again from its beginning.
 
     :param outbound_transfer_conn_id: the Airflow connection.
-    :param deferrable: free the worker slot during retry delays over 5 seconds that the service asks for.
+    :param deferrable: free the worker slot during waits: for pickup, for a slot, between two pages of the feed.
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
@@ -54,6 +48,8 @@ class OutboundTransferOperator(BaseOperator):
     owns_delivery = True
     recorder: DeliveryRecorder
     _was_deferred = False
+    #: Seconds that this try has waited in deferred mode.
+    _waited = 0.0
     #: Whether this try has sent the transfer, or found that it was sent: what fails from then on is no delivery.
     _is_delivered = False
 
@@ -97,48 +93,38 @@ class OutboundTransferOperator(BaseOperator):
         return RetryPolicy()
 
     def execute(self, context: Context) -> Any:
-        return self._run(context, waited={})
+        return self._run(context)
 
     def resume(  # Airflow passes the event
         self,
         context: Context,
         event: Any = None,  # noqa: ARG002
         *,
-        waited: dict[str, float] | None = None,
-        reserved_at: Sequence[float] = (),
+        waited: float = 0.0,
     ) -> Any:
-        """Resume after a deferred retry delay.
+        """Resume after a deferred wait.
 
-        The other arguments come from the ``DeferRequested`` that started it. They have defaults because ``dag.test()``
-        of Airflow 3.3 passes the event only.
+        :param waited: seconds that the task has waited so in all. It has a default because ``dag.test()`` of Airflow
+            3.3 passes the event only.
         """
-        self._was_deferred = True
-        return self._run(context, waited=waited or {}, reserved_at=reserved_at)
+        self._was_deferred, self._waited = True, waited
+        return self._run(context)
 
-    def _run(self, context: Context, *, waited: dict[str, float], reserved_at: Sequence[float] = ()) -> Any:
+    def _run(self, context: Context) -> Any:
         from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
-        from outbound_transfer.protocol.deferral import DeferRequested
 
-        options = {
-            "policy": self.call_retry_policy(),
-            "on_retry": self._on_retry,
-            "waited": waited,
-            "on_reservation": self._on_reservation,
-            "reserved_delays": _seconds_until(reserved_at),
-        }
         count_in_doubt = partial(metrics.DELIVERIES_IN_DOUBT.emit, conn_id=self.outbound_transfer_conn_id)
         try:
             with (
                 fail_without_retry(),
                 self._count_failure(context),
-                self.hook(**options) as hook,
+                self.hook(policy=self.call_retry_policy(), on_retry=self._on_retry) as hook,
                 record_task(self, context, hook.get_account, on_in_doubt=count_in_doubt) as self.recorder,
             ):
                 return self.run_task(hook, context)
         except DeferRequested as request:
-            self.defer(
-                trigger=deferral_trigger(request.seconds), method_name="resume", kwargs=self._resume_arguments(request)
-            )
+            trigger = deferral_trigger(request.seconds)
+            self.defer(trigger=trigger, method_name="resume", kwargs=self._resume_arguments(request))
 
     @contextmanager
     def _count_failure(self, context: Context) -> Iterator[None]:
@@ -157,30 +143,12 @@ class OutboundTransferOperator(BaseOperator):
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
-        return {"waited": request.waited, "reserved_at": request.reserved_at}
+        return {"waited": self._waited + request.seconds}
 
-    def _on_reservation(self, reservation: ReservationDetails) -> None:
-        """Defer until a reserved call may be made, with the calls reserved that are repeated before it."""
-        from outbound_transfer.client.allowance import log_reservation
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS
-        from outbound_transfer.protocol.deferral import DeferRequested
-
-        log_reservation(reservation)
-        delay = reservation.delay
-        if self.deferrable and delay > MAX_BLOCKING_WAIT and reservation.repeats <= MAX_REPEATED_CALLS:
-            now = timezone.utcnow().timestamp()
-            reserved_at = [now + each for each in (delay, *reservation.reserve_repeats())]
-            raise DeferRequested(delay - MAX_BLOCKING_WAIT, reserved_at=reserved_at)  # a worker takes seconds to start
-
-    def _on_retry(self, retry: RetryDetails) -> None:
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT, MAX_REPEATED_CALLS
+    def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
+        """Log a wait; one for a slot frees the worker."""
         from outbound_transfer.client.retry import log_retry
-        from outbound_transfer.protocol.deferral import DeferRequested
 
-        log_retry(retry)
-        if not (self.deferrable and retry.wait_for > MAX_BLOCKING_WAIT and retry.is_server_directed):
-            return
-        # Otherwise a task that reads much is refused at the same read in each of its processes.
-        max_repeats = 0 if self._was_deferred else MAX_REPEATED_CALLS
-        if retry.call.method != "GET" or retry.repeats <= max_repeats:
-            raise DeferRequested(retry.wait_for)
+        log_retry(operation, error, seconds)
+        if self.deferrable and isinstance(error, TransferLimitReached):
+            raise DeferRequested(seconds)

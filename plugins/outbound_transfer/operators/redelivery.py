@@ -116,9 +116,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         self.message = first.message if self.message is None else self.message
 
     def _read_first(self) -> Transfer:
-        from outbound_transfer.protocol import endpoints
 
-        return self._client.perform(endpoints.get_pickups(self.transfer_id))
+        return self._client.get_pickups(self.transfer_id)
 
     def deliver(self, delivery: Delivery, context: Context, spool: Spool) -> Transfer:
         from outbound_transfer.delivery.delivery import DraftOutdated
@@ -234,12 +233,11 @@ class _Reminder(RedeliverFilesOperator):
         """
         from outbound_transfer.airflow_compat.run_state import find_state, iter_mappings
         from outbound_transfer.delivery.task_facts import MADE_KEY
-        from outbound_transfer.protocol import flows
 
         ti, task_id = context["ti"], self.delivering_task_id
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
         for each in iter_mappings(ti.xcom_pull(task_ids=task_id, key=MADE_KEY, map_indexes=index)):
-            first = client.run(flows.find_transfer(str(each["transfer_id"])))
+            first = client.find_transfer(str(each["transfer_id"]))
             if first and not first.is_draft:
                 self._sent_files = each.get("files") or {}
                 return first.id
@@ -273,7 +271,7 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
     if not isinstance(task, DeliverFilesOperator):
         raise InvalidDelivery(
             f"{task_id}: {getattr(task, 'task_id', task)!r:.100} is no task that delivers, or it is mapped. The "
-            "reminder of a mapped delivery belongs into a mapped task group with it"
+            "reminder of a mapped delivery belongs in a mapped task group with it"
         )
     given = {name: getattr(task, name) for name in _names_of_content(type(task)) if hasattr(task, name)}
     kind = type("RemindRecipientsOperator", (_Reminder, type(task)), {"__doc__": remind_recipients.__doc__})

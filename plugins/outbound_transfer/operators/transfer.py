@@ -20,8 +20,7 @@ from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
-from outbound_transfer.protocol.errors import InvalidDelivery, TaskNotRunning
-from outbound_transfer.protocol.flows import DiscardOutcome
+from outbound_transfer.protocol.errors import DeferRequested, InvalidDelivery, TaskNotRunning
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
@@ -202,11 +201,13 @@ class DiscardTransferOperator(TransferTaskOperator):
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
             self.log.info("No draft was created; nothing to discard")
             return True
+        from outbound_transfer.client import Discarded
+
         outcome = self.shared_draft(hook.get_conn(), context, self.transfer_id).discard()
-        if outcome is DiscardOutcome.REMOVED:
+        if outcome is Discarded.REMOVED:
             self.recorder.record_draft_removed(self.transfer_id)
         self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
-        return outcome is not DiscardOutcome.SENT
+        return outcome is not Discarded.SENT
 
 
 class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
@@ -363,8 +364,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def _is_final(self, error: BaseException) -> bool:
         """Return whether no later try of the task sends its draft, so that it is to be removed."""
-        from outbound_transfer.protocol.deferral import DeferRequested
-
         if isinstance(error, RehearsalFinished):
             return True
         # Another try may have begun: whoever is next discards the draft of one that was given up.
@@ -377,9 +376,9 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def _open_client(self) -> Client:
         """Return a client whose calls give up soon and do not defer."""
-        from outbound_transfer.client.retry import POLL_RETRY_POLICY
+        from outbound_transfer.client import RetryPolicy
 
-        return self.hook(policy=POLL_RETRY_POLICY).get_conn()
+        return self.hook(policy=RetryPolicy(max_attempts=3, timeout=300.0)).get_conn()
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""

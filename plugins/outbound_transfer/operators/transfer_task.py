@@ -29,8 +29,7 @@ from outbound_transfer.tasks.waiting import to_seconds
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.client import Client
-    from outbound_transfer.client.retry import RetryDetails, RetryPolicy
+    from outbound_transfer.client import Client, RetryPolicy
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.delivery.task_facts import TaskFacts
@@ -101,7 +100,7 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
     def call_retry_policy(self) -> RetryPolicy:
         from outbound_transfer.client.retry import RetryPolicy
 
-        return RetryPolicy(slot_timeout=to_seconds(self.slot_timeout))
+        return RetryPolicy(slot_timeout=max(to_seconds(self.slot_timeout) - self._waited, 0.0))
 
     def execute(self, context: Context) -> Any:
         self.check_rendered_receipt()
@@ -131,14 +130,6 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
                     _change_text(error, text)
                 raise
 
-    def _on_retry(self, retry: RetryDetails) -> None:
-        from outbound_transfer.protocol.messages import Operation
-
-        draft_id = self._delivery.memory.draft_id if self._delivery else self._sends
-        if retry.call.operation is Operation.SEND and not getattr(retry.caused_by, "was_in_doubt", True):
-            self.recorder.record_send(draft_id, in_doubt=False)  # while it waits for a slot, it is a draft
-        super()._on_retry(retry)
-
     def _failed_as(self, context: Context) -> str:
         return "in_doubt" if self.possibly_sent_id(context) else "failed"
 
@@ -161,12 +152,11 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
 
         :raises RehearsalFinished: instead of the send.
         """
-        from outbound_transfer.protocol import endpoints
 
         try:
             yield
         except Rehearsed:
-            draft = client.perform(endpoints.get_transfer(draft_id()))
+            draft = client.get_transfer(draft_id())
             self.recorder.record_rehearsal(draft.id)
             context["ti"].xcom_push("return_value", {**to_result(draft), "status": REHEARSED})
             raise RehearsalFinished(
@@ -190,7 +180,7 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
         """Return the text of an error with what was sent, or may have been; "" if it says so, or nothing was."""
         if self._is_sent and self._sends:
             return f"Transfer {self._sends} was sent. {text}"
-        from outbound_transfer.protocol.endpoints import send_in_doubt_warning
+        from outbound_transfer.delivery.sending import send_in_doubt_warning
 
         transfer_id = self.possibly_sent_id(context)
         if not transfer_id or transfer_id in text:

@@ -49,6 +49,10 @@ class OutboundTransferError(Exception):
 
     in_doubt_warning: str = ""
 
+    def __init__(self, *texts: object) -> None:
+        # A path may hold bytes that are no UTF-8, of which Airflow can log nothing.
+        super().__init__(*(str(text).encode(errors="backslashreplace").decode() for text in texts))
+
     def __str__(self) -> str:
         return f"{super().__str__()} {self.in_doubt_warning}".rstrip()
 
@@ -153,7 +157,7 @@ class ChecksOutdated(OutboundTransferError):
     """What must hold for a send could not be asked within a few seconds. Nothing is sent; a retry may succeed.
 
     What to do: nothing, as it is retried. If it stays so, the service or Airflow responds too late, or other processes
-    use up the key's calls: share them in a database (``state_conn_id``), or start fewer tasks at once.
+    use up the key's calls: start fewer tasks at once.
     """
 
 
@@ -164,19 +168,31 @@ class Rehearsed(OutboundTransferError):
     """
 
 
+class CallsStopped(Exception):
+    """Control flow, not an error: another thread has stopped the calls of the client."""
+
+
+class DeferRequested(Exception):
+    """Control flow, not an error: asks the task to wait in deferred mode instead of holding its worker slot."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"waiting {seconds:.0f} s")
+        self.seconds = seconds
+
+
 class CallError(OutboundTransferError):
     """A call failed.
 
     :ivar in_doubt: whether the call, in this attempt or an earlier one, may have been applied.
     :ivar was_in_doubt: whether any attempt was in doubt, if a read has shown no effect since: its request may still be
         under way.
-    :ivar is_last: whether no further attempt may follow, as each could leave a duplicate.
+    :ivar is_exhausted: whether its retry loop has ended, so that a loop around it does not repeat it.
     :cvar is_transient: whether the same call may succeed later.
     """
 
     in_doubt: bool = False
     was_in_doubt: bool = False
-    is_last: bool = False
+    is_exhausted: bool = False
     is_transient: ClassVar[bool] = False
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from outbound_transfer.protocol.errors import MalformedResponse
-from outbound_transfer.protocol.messages import Response
 from outbound_transfer.protocol.nesting import MAX_DEPTH, is_closed, is_deep
 
 CONTENT_TYPE: Final = "application/x-ndjson"
@@ -110,21 +109,22 @@ class Page(msgspec.Struct, frozen=True):
                 yield number
 
 
-def read_page(response: Response, *, cursor: int) -> Page:
+def read_page(headers: Mapping[str, str], body: bytes, *, cursor: int) -> Page:
     """Decode a page of the feed.
 
+    :param headers: of the response, by name in lower case.
     :param cursor: the cursor of the request.
     :raises MalformedResponse: a header is missing, invalid or goes backward, the content type is wrong, or the last
         line is cut off. No part of such a page may be loaded.
     """
-    if response.headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         raise MalformedResponse(f"the content type of the feed's response is not {CONTENT_TYPE}")
-    next_cursor = _parse_next_cursor(response.headers.get("x-next-cursor"), cursor)
-    has_more = _parse_has_more(response.headers.get("x-has-more"))
-    events, rejected = _parse_lines(response.body)
+    next_cursor = _parse_next_cursor(headers.get("x-next-cursor"), cursor)
+    has_more = _parse_has_more(headers.get("x-has-more"))
+    events, rejected = _parse_lines(body)
     if next_cursor == cursor and (has_more or events or rejected):
         raise MalformedResponse("X-Next-Cursor did not advance, although the page has lines or the feed has more")
-    return Page(cursor, next_cursor, has_more, tuple(events), tuple(rejected), response.body)
+    return Page(cursor, next_cursor, has_more, tuple(events), tuple(rejected), body)
 
 
 def _parse_next_cursor(value: str | None, cursor: int) -> int:

@@ -89,7 +89,7 @@ def judge_transfer_key(error: Exception | None) -> Finding:
             "transfer_key",
             Health.DEGRADED,
             f"{error.status} {error.code}: the calls of this minute are used up.",
-            "Let the processes share the key's calls (state_conn_id), or give other systems keys of their own.",
+            "Start fewer tasks at once, by a pool, or give other systems keys of their own.",
         )
     return _judge_key("transfer_key", "The transfer key is accepted.", error)
 

@@ -105,7 +105,7 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
 
     def hook(self) -> OutboundTransferHook:
         """Return the hook of the connection; a failed poll is retried less than a delivery, as the next one is near."""
-        return OutboundTransferHook(self.outbound_transfer_conn_id, is_poll=True)
+        return OutboundTransferHook(self.outbound_transfer_conn_id)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the transfer once."""

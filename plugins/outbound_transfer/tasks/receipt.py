@@ -186,7 +186,7 @@ class ReceiptMixin(BaseOperator):
         path = receipt_path(self.receipt, transfer.id)
         try:
             facts = publish_facts(context, memory, security) if memory else self.pull_facts(context)
-            with OutboundTransferHook(self.outbound_transfer_conn_id, is_poll=True) as hook:
+            with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
                 if transfer.files is None:  # listings have none
                     transfer = _read_with_files(hook, transfer)
                 receipt = build_receipt(transfer, facts, hook.get_account(), context["ti"])

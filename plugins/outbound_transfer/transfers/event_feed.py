@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.errors import MalformedResponse
+from outbound_transfer.protocol.errors import DeferRequested, MalformedResponse
 from outbound_transfer.protocol.models import to_epoch
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
@@ -20,9 +20,8 @@ from outbound_transfer.warehouse.destination import check_account
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
-    from outbound_transfer.client.retry import RetryDetails
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.deferral import DeferRequested
+    from outbound_transfer.protocol.errors import CallError
     from outbound_transfer.protocol.events import Page
     from outbound_transfer.transfers.feed_ingest import FeedIngest
     from outbound_transfer.warehouse.destination import EventDestination
@@ -116,7 +115,8 @@ class EventFeedOperator(OutboundTransferOperator):
         destination = self._open_destination(hook)
 
         def sleep(seconds: float) -> None:
-            self._defer_if_long(seconds)
+            if self.deferrable:
+                raise DeferRequested(seconds)
             hook.sleep(seconds)
 
         def emit_metrics(page: Page, new_events: int) -> None:
@@ -133,23 +133,12 @@ class EventFeedOperator(OutboundTransferOperator):
             on_page=emit_metrics,
         )
 
-    def _on_retry(self, retry: RetryDetails) -> None:
-        from outbound_transfer.client.retry import log_retry
-
-        if isinstance(retry.caused_by, MalformedResponse):
+    def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
+        if isinstance(error, MalformedResponse):
             # The call used up the feed's minute, so another attempt now would be refused; the task's retries do better.
-            raise retry.caused_by
-        log_retry(retry)
-        self._ingest.log_poll(getattr(retry.caused_by, "status", None), str(retry.caused_by))
-        if retry.is_server_directed:
-            self._defer_if_long(retry.wait_for)
-
-    def _defer_if_long(self, seconds: float) -> None:
-        from outbound_transfer.client.deferral import MAX_BLOCKING_WAIT
-        from outbound_transfer.protocol.deferral import DeferRequested
-
-        if self.deferrable and seconds > MAX_BLOCKING_WAIT:
-            raise DeferRequested(seconds)
+            raise error
+        super()._on_retry(operation, error, seconds)
+        self._ingest.log_poll(getattr(error, "status", None), str(error))
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         return {**super()._resume_arguments(request), **self._ingest.progress.as_kwargs()}

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event, table_asset
+from outbound_transfer.client.client import MAX_PAGE_SIZE
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.endpoints import MAX_PAGE_SIZE
 from outbound_transfer.protocol.errors import InvalidDelivery, MalformedResponse
-from outbound_transfer.protocol.flows import find_transfer
-from outbound_transfer.protocol.messages import Operation
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.warehouse.destination import check_account
@@ -20,8 +18,8 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, che
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.client.retry import RetryDetails
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.protocol.errors import CallError
     from outbound_transfer.warehouse.transfers import SyncState, TransferTables
 
 
@@ -181,16 +179,16 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             except (InvalidDelivery, MalformedResponse) as error:
                 self.log.warning("Could not read transfer '%.100s'; its row is unchanged: %s", transfer_id, error)
 
-    def _on_retry(self, retry: RetryDetails) -> None:
-        if retry.call.operation is Operation.GET and isinstance(retry.caused_by, MalformedResponse):
-            raise retry.caused_by  # the next run reads it again; the other transfers do not wait for it
-        super()._on_retry(retry)
+    def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
+        if operation == "get" and isinstance(error, MalformedResponse):
+            raise error  # the next run reads it again; the other transfers do not wait for it
+        super()._on_retry(operation, error, seconds)
 
     @staticmethod
     def _refresh_unlisted(hook: OutboundTransferHook, tables: TransferTables, transfer_id: str) -> None:
         """Update a transfer that is no longer listed: it was canceled or deleted, or its stored status is outdated."""
         requested_at = tables.now()
-        transfer = hook.run(find_transfer(transfer_id))
+        transfer = hook.get_conn().find_transfer(transfer_id)
         if transfer is None:
             tables.mark_deleted(transfer_id, requested_at)
         elif transfer.id == transfer_id:
@@ -205,7 +203,7 @@ def _sees_any(hook: OutboundTransferHook, transfer_ids: Sequence[str]) -> bool:
     problem: MalformedResponse | None = None
     for transfer_id in transfer_ids:
         try:
-            if hook.run(find_transfer(transfer_id)) is not None:
+            if hook.get_conn().find_transfer(transfer_id) is not None:
                 return True
         except InvalidDelivery:  # such an id cannot be requested
             continue

@@ -1,33 +1,22 @@
-"""Triggers that wait for transfers without a worker slot.
-
-All triggers of one connection in one triggerer share one poll.
-"""
+"""The trigger that waits for a transfer without a worker slot. All waits of a connection share one poll."""
 
 from __future__ import annotations
 
 import logging
 import socket
-from abc import abstractmethod
-from asyncio import sleep
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.triggers.base import BaseEventTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.airflow_compat.polls import AdvanceItem, SharedStreamProducer, subscribe
-from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.ledger.triggerer import TRIGGERER_LEDGER
 from outbound_transfer.observability import metrics
-from outbound_transfer.polling import schedule
-from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
-from outbound_transfer.polling.watcher import CompletionWatcher
 from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.models import Transfer, to_builtins, to_summary_dict
@@ -35,74 +24,36 @@ from outbound_transfer.protocol.outcomes import (
     OTHER_TRANSFER,
     OUTCOME_KEY,
     STATUS_HINTS,
-    TERMINAL_STATUSES,
     Outcome,
     OutcomeRules,
     TransferOutcome,
     skip_reason,
     wait_outcome,
 )
+from outbound_transfer.waiting.wait import Wait
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Settings
-    from outbound_transfer.cluster.poll import SharedPages
-    from outbound_transfer.polling.poller import PollUpdate, SharedPoller
+    from outbound_transfer.waiting.poll import Poll
 
-log = logging.getLogger(__name__)
+#: Number of waits in this process by connection.
+_counts: Final[Counter[str]] = Counter()
 
-#: Minimum seconds between two events of a watcher. Airflow may start no run for an event that follows another at once.
-MIN_EVENT_INTERVAL: Final = 10.0
-
-#: Key of a watcher's state in the state store of its asset.
-_WATCHER_STATE_KEY: Final = "outbound_transfer_watcher"
-
-#: Waiters and watchers in this process by connection. Never removed: a poll that is stopping may get a new subscriber.
-_registries: Final[dict[str, WaiterRegistry]] = {}
-
-#: Number of waiters in this process by connection.
-_waiter_counts: Final[Counter[str]] = Counter()
-
-
-class _SharedPollTrigger(BaseEventTrigger):
-    """A trigger that subscribes to the shared poll of its connection (airflow.triggers.shared_stream)."""
-
-    #: A deferred task's trigger runs in the queue of the task, a watcher's in any. Before Airflow 3.4: the second name.
-    trigger_queue_inherited_from_task = supports_triggerer_queue = True
-
-    def __init__(self, outbound_transfer_conn_id: str, poke_interval: float) -> None:
-        """
-        :param outbound_transfer_conn_id: the connection.
-        :param poke_interval: seconds between two polls. 60 if the stored value is invalid.
-        """
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.outbound_transfer_conn_id = outbound_transfer_conn_id
-        self.poke_interval = poke_interval
-
-    def shared_stream_key(self) -> Hashable:
-        return ("outbound_transfer", self.outbound_transfer_conn_id)
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        conn_id = kwargs["outbound_transfer_conn_id"]
-        return _Producer(_build_poller(conn_id, _registry_for(conn_id)))
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield the trigger's events. Triggerers before Airflow 3.3 and ``dag.test()`` run triggers this way."""
-        registry = _registry_for(self.outbound_transfer_conn_id)
-        updates = subscribe(self.shared_stream_key(), _build_poller(self.outbound_transfer_conn_id, registry).updates)
-        async for event in self._events(registry, updates):
-            yield event
-
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        async for event in self._events(_registry_for(self.outbound_transfer_conn_id), shared_stream):
-            yield event
-
-    @abstractmethod
-    def _events(self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]) -> AsyncIterator[TriggerEvent]:
-        """Yield the trigger's events that follow from the updates of a poll."""
+_ARGUMENTS: Final = (
+    "transfer_id",
+    "outbound_transfer_conn_id",
+    "poke_interval",
+    "deadline",
+    "on_expired",
+    "on_canceled",
+    "accept_partial",
+    "finish_in_triggerer",
+    "push_xcom",
+    "identity",
+    "notify_after",
+)
 
 
-class TransferTrigger(_SharedPollTrigger):
+class TransferTrigger(BaseTrigger):
     """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
     Fires once, with ``{"status": "finished" | "late" | "timeout" | "error", "transfer": mapping or None,
@@ -111,7 +62,7 @@ class TransferTrigger(_SharedPollTrigger):
 
     :param transfer_id: id of the sent transfer.
     :param outbound_transfer_conn_id: the connection.
-    :param poke_interval: seconds between two polls.
+    :param poke_interval: seconds between two polls. 60 if the stored value is invalid.
     :param deadline: when the trigger times out, after one final poll; ISO 8601.
     :param on_expired: outcome of an expired transfer: ``fail``, ``skip`` or ``succeed``.
     :param on_canceled: outcome of a canceled transfer: ``fail``, ``skip`` or ``succeed``.
@@ -138,8 +89,10 @@ class TransferTrigger(_SharedPollTrigger):
         identity: str = "",
         notify_after: Sequence[float] = (),
     ) -> None:
-        super().__init__(outbound_transfer_conn_id, poke_interval)
+        super().__init__()  # type: ignore[no-untyped-call]
         self.transfer_id = transfer_id
+        self.outbound_transfer_conn_id = outbound_transfer_conn_id
+        self.poke_interval = poke_interval
         self.deadline = deadline
         self.on_expired = on_expired
         self.on_canceled = on_canceled
@@ -148,84 +101,77 @@ class TransferTrigger(_SharedPollTrigger):
         self.push_xcom = push_xcom
         self.identity = identity
         self.notify_after = notify_after
+        self._joined = ExitStack()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return _serialize(
-            self,
-            "transfer_id",
-            "outbound_transfer_conn_id",
-            "poke_interval",
-            "deadline",
-            "on_expired",
-            "on_canceled",
-            "accept_partial",
-            "finish_in_triggerer",
-            "push_xcom",
-            "identity",
-            "notify_after",
-        )
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in _ARGUMENTS}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        if self.trigger_id is None:  # ``dag.test()`` handles no event that finishes the task
-            self.finish_in_triggerer = False
-        async for event in super().run():
-            yield event
+        from outbound_transfer.waiting.poll import join_poll  # loads the client, which costs start-up time
 
-    async def _events(
-        self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]
-    ) -> AsyncIterator[TriggerEvent]:
         try:
-            waiting = self._build_waiter()
+            wait = self._build_wait()
         except (TypeError, ValueError, OverflowError) as error:  # stored by another version, or not by this package
-            yield TriggerEvent(
-                {"status": "error", "transfer": None, "message": f"Invalid arguments of the stored trigger: {error}"}
-            )
+            message = f"Invalid arguments of the stored trigger: {error}"
+            yield TriggerEvent({"status": "error", "transfer": None, "message": message})
             return
-        with registry.register(waiting) as waiter, _count_waiter(self.outbound_transfer_conn_id):
-            async for update in updates:
-                if update.warning:
-                    self.log.warning("%s", update.warning)
-                finished = await self._finish_event(waiter) if waiter.result else None
-                if waiter.result and not finished:
-                    del waiter.log_messages[-1:]  # the worker logs it
-                if not waiter.result and waiter.log_messages and waiter.transfer and waiter.transfer.picked_up_count:
-                    self._record(waiter.transfer)  # more have picked up, as a rule
-                while waiter.log_messages:
-                    message = waiter.log_messages.pop(0)
-                    self.log.log(logging.WARNING if message.endswith(STATUS_HINTS) else logging.INFO, "%s", message)
-                if waiter.result:
-                    yield finished or TriggerEvent(self._checked_result(waiter))
-                    return
+        conn_id = self.outbound_transfer_conn_id
+        with self._joined as joined:
+            joined.enter_context(_count(conn_id))
+            poll = joined.enter_context(join_poll(conn_id, wait, partial(_new_poll, conn_id)))
+            while wait.end is None:
+                await wait.changed.wait()
+                wait.changed.clear()
+                if wait.end is None:
+                    self._log_news(wait, poll)
+            event = await self._finish_event(wait, poll)
+            if event is None:
+                del wait.news[-1:]  # the worker logs it
+            self._log_news(wait, poll)
+            yield event or TriggerEvent(self._result(wait))
 
-    def _build_waiter(self) -> Waiter:
+    async def cleanup(self) -> None:
+        """Leave the poll, whose thread then ends at once if nobody else waits."""
+        self._joined.close()
+
+    def _build_wait(self) -> Wait:
         """:raises TypeError, ValueError, OverflowError: a stored argument is invalid."""
-        return Waiter(
+        return Wait(
             self.transfer_id,
             self.poke_interval,
             datetime.fromisoformat(self.deadline).timestamp(),
             OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial),
-            polled_at=schedule.now(),
-            notify_after=tuple(map(float, self.notify_after)),
+            tuple(map(float, self.notify_after)),
         )
 
-    async def _finish_event(self, waiter: Waiter) -> TriggerEvent | None:
+    def _log_news(self, wait: Wait, poll: Poll) -> None:
+        if wait.end is None and wait.seen and wait.seen.picked_up_count:
+            self._record(wait.seen, poll)  # more have picked up, as a rule
+        for line in wait.news:
+            self.log.log(logging.WARNING if line.endswith(STATUS_HINTS) else logging.INFO, "%s", line)
+        wait.news.clear()
+
+    async def _finish_event(self, wait: Wait, poll: Poll) -> TriggerEvent | None:
         """Return the event that finishes the task without a worker, or None if a worker must finish it.
 
         A failure always goes to a worker: callbacks, retries and ``soft_fail`` work only there.
         """
-        outcome = waiter.rules.outcome_of(waiter.transfer) if self.finish_in_triggerer and waiter.transfer else None
-        if waiter.transfer is not None and not self._is_meant(waiter.transfer):
+        transfer = wait.seen
+        # ``dag.test()``, whose triggers have no id, handles no event that finishes the task.
+        if not self.finish_in_triggerer or self.trigger_id is None or transfer is None or not self._is_meant(transfer):
             return None
-        if outcome not in (Outcome.SKIP, Outcome.SUCCEED) or waiter.transfer is None:
+        outcome = wait.rules.outcome_of(transfer)
+        if outcome not in (Outcome.SKIP, Outcome.SUCCEED):
             return None
-        if pushed := self._xcom_of(outcome, waiter.transfer):
+        if pushed := self._xcom_of(outcome, transfer):
             try:
                 await call_airflow(partial(_push_xcom, self.task_instance, *pushed))
             except Exception as error:  # an error of the trigger would start the wait again
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
-        self._record(waiter.transfer)
-        metrics.DELIVERIES.emit(outcome=wait_outcome(waiter.transfer.status), conn_id=self.outbound_transfer_conn_id)
+        self._record(transfer, poll)
+        metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
 
     def _xcom_of(self, outcome: Outcome, transfer: Transfer) -> tuple[str, Any] | None:
@@ -238,148 +184,51 @@ class TransferTrigger(_SharedPollTrigger):
         """Return whether the transfer has the subject and recipients of the one that was sent."""
         return not self.identity or matches(self.identity, identity_of(transfer))
 
-    def _checked_result(self, waiter: Waiter) -> dict[str, Any] | None:
-        """Return the waiter's result, or an error if it is about another transfer than the one that was sent."""
-        if waiter.transfer is None or self._is_meant(waiter.transfer):
-            return waiter.result
-        return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
+    def _result(self, wait: Wait) -> dict[str, Any]:
+        """Return how the wait ended; with an error if its transfer is another than the one that was sent."""
+        assert wait.end is not None
+        if wait.seen and not self._is_meant(wait.seen):
+            return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
+        late = {"notify_after": list(wait.notify_after)} if wait.end.status == "late" else {}
+        return {**wait.end._asdict(), "transfer": to_summary_dict(wait.seen) if wait.seen else None, **late}
 
-    def _record(self, transfer: Transfer) -> None:
+    def _record(self, transfer: Transfer, poll: Poll) -> None:
         """Record the transfer in the ledger, as no worker does now."""
-        conn_id = self.outbound_transfer_conn_id
-        TRIGGERER_LEDGER.record_transfer(transfer, conn_id, OutboundTransferHook(conn_id).get_async_account)
+        TRIGGERER_LEDGER.record_transfer(transfer, self.outbound_transfer_conn_id, poll.account)
 
 
-class TransferOutcomeTrigger(_SharedPollTrigger):
-    """Emits an event when transfers visible to the connection's key reach a terminal status, for an ``AssetWatcher``.
+def _new_poll(conn_id: str) -> Poll:
+    from outbound_transfer.client import Client
+    from outbound_transfer.client.retry import POLL_RETRY_POLICY
+    from outbound_transfer.hooks.call_observer import CallMetricsObserver
+    from outbound_transfer.waiting.poll import Poll
 
-    Fires ``{"transfers": [mapping, …]}`` with all transfers that one poll has found: one event, as Airflow does not
-    start a run for each of several events at the same time. Each transfer is reported once. The state is stored in the
-    asset's state store after the event is stored, so a killed triggerer loses no transfer. If it is killed in the
-    second or two between the two, the next one reports the same transfers again; ``id`` and ``status`` identify them.
-
-    Transfers that finished before the first poll are not reported. Give each asset a trigger with arguments of its
-    own: the state cannot be stored for several assets.
-
-    :param outcomes: statuses to report: ``complete``, ``expired``, ``canceled``.
-    :param outbound_transfer_conn_id: the connection.
-    :param poke_interval: seconds between two polls.
-    :raises ValueError: an outcome is not one of these; or Airflow is older than 3.3, and cannot store the state.
-    """
-
-    def __init__(
-        self,
-        outcomes: Sequence[str] = TERMINAL_STATUSES,
-        outbound_transfer_conn_id: str = "outbound_transfer_default",
-        poke_interval: float = 60.0,
-    ) -> None:
-        super().__init__(outbound_transfer_conn_id, poke_interval)
-        if not outcomes or not set(outcomes) <= set(TERMINAL_STATUSES):
-            raise ValueError(f"outcomes must be some of {', '.join(TERMINAL_STATUSES)}, not {outcomes!r}")
-        self.outcomes = list(outcomes)
-        if not HAS_STATE_STORES:
-            raise ValueError("TransferOutcomeTrigger needs Airflow 3.3 or newer, which stores what it has reported")
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return _serialize(self, "outcomes", "outbound_transfer_conn_id", "poke_interval")
-
-    async def _events(
-        self, registry: WaiterRegistry, updates: AsyncIterator[PollUpdate]
-    ) -> AsyncIterator[TriggerEvent]:
-        store, state = self.asset_state_store, None
-        try:
-            state = await call_airflow(partial(store.get, _WATCHER_STATE_KEY)) if store else None
-        except ValueError:  # Airflow runs one trigger for all assets whose watchers have equal arguments
-            self.log.warning(
-                "Several assets share this trigger, so its state cannot be stored: transfers that finish while no "
-                "triggerer runs are not reported. Give each asset a trigger with arguments of its own."
-            )
-            store = None
-        with registry.register_watcher(
-            CompletionWatcher(self.poke_interval, schedule.now().monotonic, state)
-        ) as watcher:
-            next_event_at = -inf
-            async for update in updates:
-                if update.warning:
-                    self.log.warning("%s", update.warning)
-                if watcher.has_finished:
-                    await sleep(next_event_at - schedule.now().monotonic)
-                finished, state = watcher.drain()
-                if transfers := [
-                    to_summary_dict(transfer) for transfer in finished if transfer.status in self.outcomes
-                ]:
-                    yield TriggerEvent({"transfers": transfers})
-                    next_event_at = schedule.now().monotonic + MIN_EVENT_INTERVAL
-                if store and state:
-                    update.on_stored.append(partial(call_airflow, partial(store.set, _WATCHER_STATE_KEY, state)))
-
-
-class _Producer(SharedStreamProducer):
-    """Runs the poll for the triggerer. Airflow confirms when the events of an update are stored."""
-
-    def __init__(self, poller: SharedPoller) -> None:
-        self._poller = poller
-
-    async def open_stream(self) -> AsyncIterator[tuple[PollUpdate, PollUpdate]]:
-        async for update in self._poller.updates():
-            yield update, update
-
-    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        for item in batch:
-            for store in item.broker_payload.on_stored:
-                try:
-                    await store()
-                except Exception:  # raising would stop all waiters of the connection; a later state includes this one
-                    log.exception("Could not store a watcher's state; transfers may be reported again after a restart")
-
-
-def _registry_for(conn_id: str) -> WaiterRegistry:
-    return _registries.setdefault(conn_id, WaiterRegistry())
-
-
-def _build_poller(conn_id: str, registry: WaiterRegistry) -> SharedPoller:
-    from outbound_transfer.polling.poller import SharedPoller
-
-    hook = OutboundTransferHook(conn_id, is_poll=True)
-    return SharedPoller(
-        registry,
-        hook.get_async_settings,
-        new_client=hook.new_async_client,
-        on_poll=partial(_on_poll, conn_id),
-        find_shared=partial(_find_shared, conn_id),
+    return Poll(
+        OutboundTransferHook(conn_id).read_settings,
+        partial(Client, policy=POLL_RETRY_POLICY, observer=CallMetricsObserver(conn_id)),
+        partial(_on_poll, conn_id),
     )
-
-
-async def _find_shared(conn_id: str, settings: Settings) -> SharedPages | None:
-    from outbound_transfer.cluster.poll import find_shared_pages  # loads the warehouse
-
-    return await call_airflow(partial(find_shared_pages, settings, conn_id))
 
 
 def _on_poll(conn_id: str, seconds: float) -> None:
     metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
-    _emit_waiters(conn_id)  # again: of a triggerer that is gone, the number expires
+    _emit_count(conn_id)  # again: of a triggerer that is gone, the number expires
 
 
 @contextmanager
-def _count_waiter(conn_id: str) -> Iterator[None]:
-    """Count one more waiter while the block runs."""
-    _waiter_counts[conn_id] += 1
-    _emit_waiters(conn_id)
+def _count(conn_id: str) -> Iterator[None]:
+    """Count one more wait while the block runs."""
+    _counts[conn_id] += 1
+    _emit_count(conn_id)
     try:
         yield
     finally:
-        _waiter_counts[conn_id] -= 1
-        _emit_waiters(conn_id)
+        _counts[conn_id] -= 1
+        _emit_count(conn_id)
 
 
-def _emit_waiters(conn_id: str) -> None:
-    metrics.DEFERRED_WAITERS.emit(_waiter_counts[conn_id], conn_id=conn_id, triggerer=socket.gethostname())
-
-
-def _serialize(trigger: BaseEventTrigger, *names: str) -> tuple[str, dict[str, Any]]:
-    kind = type(trigger)
-    return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(trigger, name) for name in names}
+def _emit_count(conn_id: str) -> None:
+    metrics.DEFERRED_WAITERS.emit(_counts[conn_id], conn_id=conn_id, triggerer=socket.gethostname())
 
 
 def _push_xcom(ti: Any, key: str, value: Any) -> None:

@@ -25,7 +25,6 @@ from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_POLLS,
     JSON,
-    POLL_PAGES,
     RECIPIENTS,
     REJECTED_LINES,
     TABLES,
@@ -36,9 +35,7 @@ from outbound_transfer.warehouse.transfers import DELETED
 
 #: Columns with personal data by table. What triggerers share is no row of a person: an erasure removes all of it.
 _PERSONAL: Final = {
-    table: names
-    for table in TABLES
-    if table is not POLL_PAGES and (names := [each.name for each in table.columns if each.info.get("personal")])
+    table: names for table in TABLES if (names := [each.name for each in table.columns if each.info.get("personal")])
 }
 
 #: Names the rows of a lake, of which there is one table, in counts.
@@ -131,14 +128,8 @@ class SqlPersonalData(PersonalData):
                 key = {column.name: row[column.name] for column in table.primary_key}
                 change = partial(self._erase, table, key, search)
                 counts[table.name] += self._warehouse.retry_on_conflict(change)
-        if pages := self._existing([POLL_PAGES]):
-            self._warehouse.retry_on_conflict(self._delete_pages)
-        self._warehouse.compact([*tables, *pages])
+        self._warehouse.compact(tables)
         return {name: count for name, count in counts.items() if count}
-
-    def _delete_pages(self) -> None:
-        with self._warehouse.transaction() as tx:
-            self._warehouse.run(tx, "DELETE FROM {poll_pages}")
 
     def _erase(self, table: Table, key: Mapping[str, Any], search: AddressSearch) -> bool:
         """Erase an address from a row as it is now: a task may have written to it since it was found."""
@@ -154,7 +145,7 @@ class SqlPersonalData(PersonalData):
         return bool(erased)
 
     def delete_before(self, time: datetime, *, dry_run: bool) -> dict[str, int]:
-        """Delete events, rejected lines, polls without lines, counts of calls, and finished deliveries that were stored
+        """Delete events, rejected lines, polls without lines, and finished deliveries that were stored
         before a time; erase the recipients of finished transfers that were sent before it.
 
         Each feed's newest page stays, for the cursor.

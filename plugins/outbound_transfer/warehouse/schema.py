@@ -19,9 +19,7 @@ from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
-    KEY_ALLOWANCE,
     MEMORY,
-    POLL_PAGES,
     RECIPIENTS,
     REJECTED_LINES,
     SCHEMA_VERSION,
@@ -45,9 +43,8 @@ FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_P
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, DELIVERY_RECIPIENTS))
 MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
-CLUSTER: Final = TableGroup("cluster", 1, (KEY_ALLOWANCE, POLL_PAGES))
 
-GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, MEMORY_GROUP, CLUSTER)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, MEMORY_GROUP)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:

@@ -82,10 +82,6 @@ def _account(comment: str = "the account", *, key: bool = True) -> Column[Any]:
     return _column("account", _key_text(MAX_ACCOUNT_LENGTH), comment, key=key)
 
 
-def _key_digest() -> Column[Any]:
-    return _column("key_digest", _key_text(32), "a digest of the key, from which nobody can tell the key", key=True)
-
-
 def _transfer_id() -> Column[Any]:
     return _column("transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the transfer", key=True)
 
@@ -320,38 +316,12 @@ SCHEMA_VERSION: Final = Table(
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients`, `memory` or `cluster`",
+        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients` or `memory`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),
     _column("updated_at", TIME, "when it was written"),
     comment="The version of each group of tables, so that a later release can upgrade them.",
-)
-
-KEY_ALLOWANCE: Final = Table(
-    "key_allowance",
-    _METADATA,
-    _account(),
-    _key_digest(),
-    _column("conn_id", TEXT, "the Airflow connection that has used the key last"),
-    _column("calls_per_minute", INTEGER, "calls that the service grants the key within any 60 seconds"),
-    _column("schedule", TEXT, "when calls were made and will be: JSON, epoch seconds; for the provider only"),
-    _column("reserved_until", TIME, "when the last reserved call is made"),
-    _column("refused_at", TIME, "when the service last refused a call because of the rate limit", null=True),
-    _column("updated_at", TIME, "when this row was last written"),
-    comment="The calls of each key that the processes of a cluster have reserved (service-api.md, R53).",
-)
-
-POLL_PAGES: Final = Table(
-    "poll_pages",
-    _METADATA,
-    _account(),
-    _key_digest(),
-    _column("listing", _key_text(32), "a digest of the listed status and the page's cursor", key=True),
-    _column("read_ms", INTEGER, "when a triggerer began to read it, in epoch milliseconds"),
-    _column("page", TEXT, "the page as JSON; NULL before it is read", null=True, personal=True),
-    comment="Pages of listings that one triggerer has read for all that poll with one key at that moment. Older ones "
-    "are removed with the next poll of any key.",
 )
 
 #: In the order of docs/tables.md.

@@ -58,7 +58,7 @@ class RotationStack(ManySandboxesStack):
             "conn_type": "outbound_transfer",
             "host": self.sandboxes[0].base_url,
             "password": key,
-            "extra": json.dumps({"event_api_key": event_key, "calls_per_minute": 10**6}),
+            "extra": json.dumps({"event_api_key": event_key}),
         }
         self.airflow.call(method, path, body)
 

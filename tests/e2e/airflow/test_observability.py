@@ -192,7 +192,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewStack]:
             "failing",
             "hooked",
             "deliver_with_deadline",
-            "redeliver_expired",
             "redeliver_files",
         )
         for paused in ("ingest_event_feed", "process_new_events"):
@@ -350,38 +349,3 @@ def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> Non
     ]
     stack.sandbox.pickup(transfer_id, "ann@example.com")
     until(lambda: stack.state("deliver_with_deadline", run_id) == "success")
-
-
-def test_those_who_did_not_collect_get_it_once_more_and_once_only(stack: ViewStack) -> None:
-    sandbox = stack.sandbox
-    conf = {"files": [str(stack.folder / "outbox" / "*.csv")], "subject": "Quarter", "recipients": RECIPIENTS}
-    run_id = stack.airflow.trigger("deliver_files", {"deliveries": [conf]})
-    first = until(lambda: _pushed(stack, "deliver_files", run_id, "delivery.deliver", 0))
-    sandbox.pickup(first, "ann@example.com")
-    until(lambda: first in known(stack))
-    sandbox.set_expiry(first, 0)
-
-    second = until(lambda: [one for one in sandbox.sent() if sandbox.transfer(one)["subject"] == "Once more: Quarter"])
-    (transfer,) = [sandbox.transfer(one) for one in second]
-    assert [one["email"] for one in transfer["recipients"]] == ["bob@example.com"]
-    assert {file["name"]: file["size"] for file in transfer["files"]} == {n: len(data) for n, data in FILES.items()}
-
-    # The end is told again, and the second delivery expires as well.
-    (event,) = [
-        event
-        for event in stack.airflow.call("GET", "assets/events", limit=100)["asset_events"]
-        if first in json.dumps(event["extra"])
-    ]
-    runs = len(stack.airflow.runs("redeliver_expired"))
-    told = {"asset_id": event["asset_id"], "extra": event["extra"]}
-    stack.airflow.call("POST", "assets/events", told)
-    until(lambda: [run["state"] for run in stack.airflow.runs("redeliver_expired")][runs:] == ["success"])
-    sandbox.set_expiry(second[0], 0)
-    until(lambda: [run["state"] for run in stack.airflow.runs("redeliver_expired")][runs:] == ["success"] * 2)
-    assert [one for one in sandbox.sent() if sandbox.transfer(one)["subject"].endswith("Quarter")] == [first, *second]
-
-
-def known(stack: ViewStack) -> str:
-    """What the watcher keeps, as text."""
-    assets = stack.airflow.call("GET", "assets", name_pattern="outbound_transfer_expired")["assets"]
-    return json.dumps([stack.airflow.call("GET", f"assets/{asset['id']}/state-store") for asset in assets])

@@ -85,7 +85,6 @@ def test_a_connection_is_filled_in_saved_and_tested(page: Page, airflow: Airflow
         "timeout": 60,
         "verify": True,
         "web_url": "https://account.example.com/app",
-        "calls_per_minute": 60,
         "rehearse": False,
     }
     assert (saved["password"], json.loads(saved["extra"])) == ("***", extra)

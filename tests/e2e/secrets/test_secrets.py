@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.secrets.scan import Haystack, PlantedSecret, found, tables
-from e2e.secrets.stack import CALLS, LINEAGE, SecretsStack, refuse_and_quote, send_the_key_back
+from e2e.secrets.stack import LINEAGE, SecretsStack, refuse_and_quote, send_the_key_back
 from support.airflow_stack.console import Reporter, tail
 from support.airflow_stack.many_sandboxes import running_stack
 from support.raw_server import serving
@@ -64,7 +64,7 @@ def stack(tmp_path: Path) -> Iterator[SecretsStack]:
         kind = partial(SecretsStack, mirror=mirror, no_http=no_http)
         stack = running.enter_context(running_stack(tmp_path / "stack", Reporter(), 4, kind=kind))
         for sandbox in stack.sandboxes:
-            sandbox.patch_account(requests_per_window=CALLS["calls_per_minute"])
+            sandbox.patch_account(requests_per_window=600)
         _, unclear, unclear_sms, forbidden = stack.sandboxes
         unclear.plan_faults({"kind": "reset", "path": "*/send", "effect": "after"})
         unclear_sms.plan_faults({"kind": "error", "status": 502, "path": "*/send", "effect": "after"})

@@ -30,7 +30,6 @@ def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> Non
         "timeout": ("IntegerField", "Timeout (seconds)", 60),
         "verify": ("BooleanField", "Verify TLS", True),
         "web_url": ("StringField", "Web application", None),
-        "calls_per_minute": ("IntegerField", "Calls per minute", 60),
         "rehearse": ("BooleanField", "Rehearse", False),
     }
     assert all(values["description"] for _, (_, _, values) in fields)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
-from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 from zipfile import ZipFile
 
 import pytest
-import urllib3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.provider import ContentWriter
 from support.remote_files import MB, peak_memory
 
 Deliver = Callable[..., dict[str, bytes]]
@@ -31,9 +31,8 @@ FORMS: list[Callable[[bytes], Any]] = [
     bytes,
     bytearray,
     memoryview,
-    io.BytesIO,
     lambda data: lambda: data,
-    lambda data: lambda: io.BytesIO(data),
+    lambda data: ContentWriter(lambda file: file.write(data)),
     lambda data: lambda: bytearray(data),
 ]
 
@@ -48,80 +47,23 @@ def test_any_bytes_in_any_form_are_sent_as_they_are(deliver: Deliver, data: list
 @SHARED
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_is_sent_as_utf_8(deliver: Deliver, text: str) -> None:
-    assert deliver([content(lambda: text), content(io.BytesIO(text.encode()), "b")]) == dict.fromkeys(
-        "ab", text.encode()
-    )
-
-
-class Sized(io.BytesIO):
-    """A file with an attribute that means something else, as the length of one in GridFS."""
-
-    length: Any = 4
-
-
-@pytest.mark.parametrize("length", [4, True, None, "4", len])
-def test_the_length_of_another_kind_of_file_is_its_own_affair(deliver: Deliver, length: Any) -> None:
-    (file := Sized(b"data")).length = length
-    assert deliver(content(lambda: file)) == {"a": b"data"}
-
-
-class Canned:
-    """A connection that has received all that its server sent before it closed."""
-
-    def __init__(self, received: bytes) -> None:
-        self.received = received
-
-    def makefile(self, mode: str) -> BinaryIO:
-        return io.BytesIO(self.received)
-
-
-def response_of(received: bytes) -> HTTPResponse:
-    response = HTTPResponse(cast("Any", Canned(received)), method="GET")
-    response.begin()
-    return response
-
-
-def urllib3_response_of(received: bytes) -> Any:
-    header, body = received.split(b"\r\n\r\n")
-    length = {"Content-Length": header.rpartition(b" ")[2].decode()}
-    return urllib3.HTTPResponse(io.BytesIO(body), length, preload_content=False, enforce_content_length=False)
-
-
-OPENERS = [response_of, lambda received: io.BufferedReader(response_of(received)), urllib3_response_of]
-
-
-@pytest.mark.parametrize("opened", OPENERS)
-@pytest.mark.parametrize("length", [0, 400, 500, 999, 1000])
-def test_a_download_that_is_cut_off_is_not_sent(deliver: Deliver, refused: Any, opened: Any, length: int) -> None:
-    received = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b"x" * length
-    if length == 1_000:
-        assert deliver(content(lambda: opened(received))) == {"a": b"x" * 1_000}
-    else:
-        assert f" {1000 - length:,} bytes before its end" in refused(content(lambda: opened(received)))
-
-
-def test_a_download_of_no_announced_size_ends_with_its_connection(deliver: Deliver) -> None:
-    assert deliver(content(lambda: response_of(b"HTTP/1.1 200 OK\r\n\r\nwhole"))) == {"a": b"whole"}
-
-
-def test_a_file_that_fails_is_named_and_its_content_is_not_shown(refused: Callable[..., str]) -> None:
-    class Broken(io.RawIOBase):
-        def seek(self, offset: int, whence: int = 0) -> int:
-            return 0
-
-        def read(self, size: int = -1) -> bytes:
-            raise OSError(5, "Input/output error")
-
-    assert "the content of 'a' cannot be read: OSError" in refused(content(Broken()))
+    assert deliver(
+        [content(lambda: text), content(ContentWriter(lambda file: file.write(text.encode())), "b")]
+    ) == dict.fromkeys("ab", text.encode())
 
 
 @pytest.mark.slow
 def test_large_content_and_its_archive_take_little_memory(deliver: Deliver, tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(96 * MB)
+
+    def write(file: BinaryIO) -> None:
+        with (tmp_path / "large").open("rb") as large:
+            shutil.copyfileobj(large, file)
+
     deliver(content("small"))  # imports, connections and buffers of the first delivery
     with peak_memory() as peak:
-        deliver(content(lambda: (tmp_path / "large").open("rb"), "large.bin"), archive="a.zip")
+        deliver(content(ContentWriter(write), "large.bin"), archive="a.zip")
     print(f"memory: {peak[0] / MB:.0f} MB more than before for 96 MB of content in an archive")
     assert peak[0] < 48 * MB
 

@@ -128,13 +128,8 @@ def test_a_folder_of_a_store_that_cannot_be_listed_fails_the_delivery(
     assert "Access Denied" in refused(f"{bucket}/{pattern}")
 
 
-@pytest.mark.parametrize(
-    ("uri", "said"), [("memory://buck*/a.csv", "may be a pattern"), ("memory://bucket/in//*.csv", "two slashes")]
-)
-def test_a_pattern_that_a_store_cannot_answer_is_refused(
-    refused: Callable[..., str], bucket: str, uri: str, said: str
-) -> None:
-    assert said in refused(uri)
+def test_the_name_of_a_bucket_is_no_pattern(refused: Callable[..., str], bucket: str) -> None:
+    assert "only what follows the first / may be a pattern" in refused("memory://buck*/a.csv")
 
 
 def test_a_link_is_followed_but_not_in_circles(deliver: Callable[..., Any], folder: str, tmp_path: Path) -> None:
@@ -144,6 +139,9 @@ def test_a_link_is_followed_but_not_in_circles(deliver: Callable[..., Any], fold
     (tmp_path / "x/y/back").symlink_to(tmp_path / "x/y")
     assert sorted(deliver(f"{folder}/x/**/l*.csv")) == ["linked.csv"]
     assert sorted(deliver(f"{folder}/x/y/**/*.csv")) == ["d.csv"]
+    (tmp_path / "x/y/back").unlink()
+    (tmp_path / "x/y/up").symlink_to(tmp_path / "x")
+    assert sorted(deliver(f"{folder}/x/y/**/d.csv")) == ["d.csv"]
 
 
 def test_a_link_that_leads_nowhere_is_a_missing_file(refused: Callable[..., str], folder: str, tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ def test_a_text_that_is_a_name_and_a_pattern_is_refused_with_how_each_is_meant(
             Path(folder, name).touch()
         else:
             Bucket().pipe(f"/bucket/{name}", b"")
-    assert repr(literal) in refused(f"{folder}/{pattern}")
+    assert "For that file alone, write each of * ? [ as [*] [?] [[]" in refused(f"{folder}/{pattern}")
     assert list(deliver(f"{folder}/{literal}")) == [names[0]]
 
 
@@ -209,7 +207,7 @@ def test_a_file_or_folder_without_permission_fails_the_delivery(
         child.start()
         said = answers.recv()
         child.join()
-        assert "Permission denied" in said
+        assert "Permission" in said
         assert folder in said
         sandbox.assert_nothing_sent()
     finally:

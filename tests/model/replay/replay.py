@@ -31,12 +31,10 @@ from outbound_transfer.airflow_compat.names import (
     timezone,
 )
 from outbound_transfer.airflow_compat.task_try import StaleTry
-from outbound_transfer.cluster import allowance
+from outbound_transfer.client import Upload
 from outbound_transfer.delivery.memory_store import StateLost
 from outbound_transfer.delivery.task_facts import DISCARDED_KEY
-from outbound_transfer.protocol import endpoints, flows
 from outbound_transfer.protocol.errors import DraftChanged
-from outbound_transfer.protocol.messages import Upload
 from outbound_transfer.protocol.models import build_new_transfer
 from outbound_transfer.warehouse import config
 from support.keyed_tasks import STATE_CONN_ID, sqlite_connection
@@ -65,8 +63,8 @@ CALLS: Final = (Gate.CREATE, Gate.UPLOAD, Gate.REMOVE, Gate.DISCARD, Gate.SEND)
 #: Writes of the model that may store what is stored already.
 MAY_BE_OLD: Final = ("WITHDRAW", "PLAN", "ATTACHED")
 
-#: A Retry-After that no call waits for, one that is waited for in the process, and one that is not.
-_FOR_EVER, _IN_PROCESS, _DEFERRED = "9999999", "2", "60"
+#: A Retry-After that no call waits for, and one that is waited for.
+_FOR_EVER, _IN_PROCESS = "9999999", "2"
 
 
 class Differs(AssertionError):
@@ -131,8 +129,6 @@ class Replay:
         with ExitStack() as stack:
             stack.enter_context(mock.patch.dict("os.environ", {CONNECTION: ""}))
             file = self._folder / f"{self._name}.db"
-            # The database's clock is real: the key's calls of one minute would be used up at once.
-            stack.enter_context(mock.patch.object(allowance, "find_database", return_value=None))
             if self._rules.is_row:
                 environment = {"AIRFLOW_CONN_STATES": sqlite_connection(file), STATE_CONN_ID: "states"}
                 stack.enter_context(mock.patch.dict("os.environ", environment))
@@ -301,7 +297,7 @@ class Replay:
         gone = Counter(step.before.messages) - Counter(step.after.messages)
         at = next(at for at, (message, _) in enumerate(self._late) if message in gone)
         _, late = self._late.pop(at)
-        make_late_call(late.settings, late.call)
+        make_late_call(late.settings, late.request)
 
     def clear(self, step: Step) -> None:
         numbers = [int(each) for each in re.findall(r"task (\d+)", step.event.what)]
@@ -339,7 +335,7 @@ class Replay:
         self._meet(step, Fate.FAULT, fault={"status": 429, "retry_after": _FOR_EVER}, ends="soon")
 
     def defer(self, step: Step) -> None:
-        self._meet(step, Fate.FAULT, fault={"status": 429, "retry_after": _DEFERRED}, ends="soon")
+        self._meet(step, Fate.FAULT, fault={"status": 409, "code": "transfer_limit_reached"}, ends="soon")
 
     def fail_for_good(self, step: Step) -> None:
         model, _ = self._process(step)
@@ -408,7 +404,7 @@ class Replay:
     def remove_draft(self, step: Step) -> None:
         draft_id, connection = self.ids[int(step.event.what.split()[-1])]
         with self.service.client(connection) as client:
-            client.run(flows.discard_draft(draft_id))
+            client.discard_transfer(draft_id)
             self._removing.xcoms[DISCARDED_KEY] = {"transfer_id": draft_id, "account": client.settings.account}
 
     def restore(self, step: Step) -> None:
@@ -416,9 +412,9 @@ class Replay:
         ours, connection = self.ids[number]
         with self.service.client(connection) as client:
             new = build_new_transfer(subject=f"Theirs of {self._name}", recipients=["zoe@example.com"])
-            theirs = client.run(flows.create_draft(new)).id
+            theirs = client.create_transfer(new).id
             upload = Upload("theirs.csv", 3, lambda: iter([b"bad"]))
-            client.run(flows.attach(theirs, upload, check_unchanged=lambda: None))
+            client.attach_file(theirs, upload)
         account = self.service.account(connection)
         account.remove(ours)
         account.rename(theirs, ours)
@@ -432,10 +428,10 @@ class Replay:
         given["recipients"] = [*given["recipients"], *(more_recipients or ())]
         content = CONTENTS[item]
         with self.service.client("first") as client:
-            draft = client.run(flows.create_draft(build_new_transfer(**given)))
+            draft = client.create_transfer(build_new_transfer(**given))
             upload = Upload("report.csv", len(content), lambda: iter([content]))
-            client.run(flows.attach(draft.id, upload, check_unchanged=lambda: None))
-            return client.perform(endpoints.send_transfer(draft.id)).id
+            client.attach_file(draft.id, upload)
+            return client.send_transfer(draft.id).id
 
 
 def _where(process: Process) -> str:

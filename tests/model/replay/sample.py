@@ -12,11 +12,14 @@ from outbound_transfer.delivery.decision import Phase
 
 #: Events of the model that are not replayed, each with the reason.
 NOT_REPLAYED: Final = {
-    "a failure or a deferral at a read without a call": (
+    "a failure at a read without a call": (
         "the connection leads to another account, so nothing is asked, and nothing can fail"
     ),
-    "a failure or a deferral at the discard that ends a try": (
+    "a failure at the discard that ends a try": (
         "the model lets the try hand its draft on; the real one leaves it, and its first error stands"
+    ),
+    "a deferral at another call than the send": (
+        "only a wait for a slot defers; the model lets any call, so that its try may be interrupted anywhere"
     ),
     "a redelivery that goes on after a pickup with what an earlier try has begun, or chosen": (
         "the real task delivers to whom it has chosen before, or discards or refuses what others have begun; the model "
@@ -153,7 +156,9 @@ def _is_replayed(explorer: Explorer, step: Step) -> bool:
         return False
     if process.next in ("CLAIM_KEY", "SETTLED") and process.context.key and _is_owner_queued(explorer, step, process):
         return False
-    if step.trouble not in ("failure", "deferral"):
+    if step.trouble == "deferral":
+        return process.next == "SEND"
+    if step.trouble != "failure":
         return True
     if process.next == "RETRIEVE":
         return MEMORIES[process.memory].scope.account == scope(process.context.connection).account

@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
-
-import httpx
+from typing import Final
 
 from model.world import CONNECTIONS
-from outbound_transfer.client.client import Client
-from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.transport import client_options, send
+from outbound_transfer.client import Client, Observer, Request, Settings
+from outbound_transfer.client.transport import open_client, send
 from outbound_transfer_sandbox import testing
 from outbound_transfer_sandbox.domain.errors import ApiError
 from outbound_transfer_sandbox.service.sandbox import SandboxService
@@ -117,7 +114,7 @@ def _running_account() -> Iterator[Account]:
         yield Account(service, sandbox)
 
 
-def make_late_call(settings: Settings, call: Any) -> None:
+def make_late_call(settings: Settings, request: Request) -> None:
     """Make the call of a process that is gone."""
-    with httpx.Client(**client_options(settings)) as http:
-        send(http, settings, call)
+    with open_client(settings) as http:
+        send(http, settings, request, Observer(), ())

@@ -38,7 +38,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def service(sandbox: Sandbox, keys: str, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """A service whose rate limit many processes do not reach."""
     sandbox.patch_account(requests_per_window=100_000)
-    monkeypatch.setenv(CONNECTION, connection_json(sandbox, calls_per_minute=100_000))
+    monkeypatch.setenv(CONNECTION, connection_json(sandbox))
     return sandbox
 
 

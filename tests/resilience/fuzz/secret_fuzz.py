@@ -2,8 +2,8 @@
 
 A case is: secrets, the one that the peer quotes, the place of its answer where it does, and who asks.
 The peer is a server on a real socket. Then everything that the asker has left behind is judged: what it raised with all
-that is behind it, each log at DEBUG, the task's state and XComs, the rendered fields, the trigger, the polls' table and
-the ledger. Airflow masks what the HTTP library logs and nothing else, as in the output of a worker.
+that is behind it, each log at DEBUG, the task's state and XComs, the rendered fields, the trigger and the ledger.
+Airflow masks what the HTTP library logs and nothing else, as in the output of a worker.
 
     --seconds N   how long (60)      --seed S   where to begin (0)
 
@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -35,22 +36,18 @@ from airflow.sdk._shared.secrets_masker import SecretsMasker
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from outbound_transfer.client import AsyncClient, Client, RetryPolicy, Settings
+from outbound_transfer.client import Client, RetryPolicy
 from outbound_transfer.hooks import connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.polling.poller import SharedPoller
-from outbound_transfer.polling.schedule import Now
-from outbound_transfer.polling.waiters import Waiter, WaiterRegistry
-from outbound_transfer.protocol import endpoints
-from outbound_transfer.protocol.models import build_new_transfer
-from outbound_transfer.protocol.outcomes import OutcomeRules
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.triggers.transfer import TransferTrigger
 from resilience.fuzz.secret_places import FEED_PLACES, PLACES, Peer
 from resilience.fuzz.secret_tasks import RECIPIENTS, SecretTask, rendered_fields
+from support.provider import build_new_transfer
 from support.raw_server import serving
 from support.secret_forms import Secret, secrets, told_by
+from support.triggers import first_event
 
 ONCE: Final = RetryPolicy(max_attempts=1, timeout=0, slot_timeout=0)
 
@@ -126,8 +123,7 @@ class Fuzz:
             logged = stack.enter_context(_all_logs())
             stack.enter_context(self._airflow(case, server.url(), masker))
             ASKERS[case.asker](self, case, server.url(), left)
-            if case.asker not in NO_AIRFLOW:  # the hook lets Airflow mask what the HTTP library logs
-                left.add("log", *logged)
+            left.add("log", *logged)
         self.counts[case.asker] += 1
         self.counts["quoted"] += peer.has_quoted
         for where, text in dict.fromkeys(left.texts):
@@ -160,12 +156,8 @@ class Fuzz:
             yield
 
 
-def _settings(case: Case, url: str) -> Settings:
-    keys = case.secrets()
-    return Settings(url, keys["transfer key"].value, keys["event key"].value, timeout=5, verify=False)
-
-
-def _all_calls(case: Case) -> list[Any]:
+def ask_client(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
+    """The client that workers have."""
     known = case.secrets()
     new = build_new_transfer(
         subject="S",
@@ -174,40 +166,20 @@ def _all_calls(case: Case) -> list[Any]:
         security_question="Q?",
         security_answer=known["answer"].value,
     )
-    return [
-        endpoints.create_transfer(new),
-        endpoints.get_transfer("t"),
-        endpoints.send_transfer("t"),
-        endpoints.list_transfers(),
-    ]
-
-
-def ask_client(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
-    """The client that workers have."""
-    known = case.secrets()
-    with Client(_settings(case, url), policy=ONCE, secrets=(known["answer"].value, known["phone"].value)) as client:
-        for call in [*_all_calls(case), endpoints.read_events()]:
-            left.add("call", call)
+    hidden = (known["answer"].value, known["phone"].value)
+    with OutboundTransferHook(policy=ONCE, secrets=hidden) as hook:
+        calls = (
+            lambda: hook.create_transfer(new),
+            lambda: hook.get_transfer("t"),
+            lambda: hook.send_transfer("t"),
+            lambda: hook.list_transfers(),
+            lambda: hook.read_events(),
+        )
+        for call in calls:
             try:
-                client.perform(call)
+                call()
             except Exception as error:
                 left.error(error)
-
-
-def ask_async_client(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
-    """The client that the triggerer has."""
-
-    async def ask() -> None:
-        known = case.secrets()
-        hidden = (known["answer"].value, known["phone"].value)
-        async with AsyncClient(_settings(case, url), policy=ONCE, secrets=hidden) as client:
-            for call in [*_all_calls(case), endpoints.read_events()]:
-                try:
-                    await client.perform(call)
-                except Exception as error:
-                    left.error(error)
-
-    asyncio.run(ask())
 
 
 def ask_deliver(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
@@ -252,30 +224,11 @@ def ask_events(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
 
 
 def ask_poll(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
-    """The shared poll of the triggerer, to the end of a wait."""
-    now = time.time()
-    trigger = TransferTrigger("t", "outbound_transfer_default", 60.0, "2040-01-01T00:00:00+00:00")
+    """The poll of the triggerer, to the end of a wait."""
+    deadline = datetime.now(UTC) + timedelta(seconds=1)
+    trigger = TransferTrigger("t", "outbound_transfer_default", 1.0, deadline.isoformat())
     left.add("trigger", trigger.serialize(), vars(trigger))
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        await asyncio.sleep(0)
-
-    async def follow() -> None:
-        waiter = Waiter("t", 60.0, now + 200, OutcomeRules(), polled_at=Now(now, now))
-        registry = WaiterRegistry()
-        poller = SharedPoller(
-            registry, OutboundTransferHook().get_async_settings, clock=lambda: Now(now, now), sleep=sleep
-        )
-        with registry.register(waiter):
-            async for update in poller.updates():
-                left.add("news", update)
-                if waiter.result:
-                    break
-        left.add("event", waiter.result, waiter.log_messages)
-
-    asyncio.run(follow())
+    left.add("event", asyncio.run(first_event(trigger)))
 
 
 def ask_test_connection(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
@@ -286,20 +239,17 @@ def ask_test_connection(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
 
 ASKERS: Final[dict[str, Callable[[Fuzz, Case, str, Left], None]]] = {
     "client": ask_client,
-    "async client": ask_async_client,
     "deliver": ask_deliver,
     "events": ask_events,
     "poll": ask_poll,
     "test connection": ask_test_connection,
 }
 
-NO_AIRFLOW: Final = ("client", "async client")
-READS_FEED: Final = ("events", *NO_AIRFLOW)
+READS_FEED: Final = ("events", "client")
 
 #: What each asker may be told of what it knows itself; a key is known to all.
 TOLD: Final = {
     "client": ("transfer key", "event key", "answer", "phone"),
-    "async client": ("transfer key", "event key", "answer", "phone"),
     "deliver": ("transfer key", "answer", "phone"),
     "events": ("event key",),
     "poll": ("transfer key",),

@@ -66,7 +66,7 @@ class ManySandboxesStack(Stack):
     def connections(self) -> dict[str, str]:
         # No call may give up while it is held.
         return {
-            f"AIRFLOW_CONN_SANDBOX_{number}": connection_json(sandbox, timeout=600, calls_per_minute=10**6)
+            f"AIRFLOW_CONN_SANDBOX_{number}": connection_json(sandbox, timeout=600)
             for number, sandbox in enumerate(self.sandboxes)
         }
 

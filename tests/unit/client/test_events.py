@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from outbound_transfer.protocol.errors import MalformedResponse
 from outbound_transfer.protocol.events import MAX_CURSOR, MAX_EVENT_ID_BYTES, Page, read_page
-from outbound_transfer.protocol.messages import Response
 from outbound_transfer.protocol.nesting import MAX_DEPTH
 
 EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
@@ -20,7 +19,7 @@ EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:
 def page(body: bytes, *, cursor: int = 0, **headers: str | None) -> Page:
     given = {"content_type": "application/x-ndjson", "x_next_cursor": "5", "x_has_more": "false", **headers}
     named = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
-    return read_page(Response(200, named, body), cursor=cursor)
+    return read_page(named, body, cursor=cursor)
 
 
 def line(**fields: Any) -> bytes:

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 
 from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.protocol.events import Page, read_page
-from outbound_transfer.protocol.messages import Response
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def page(*lines: bytes) -> Page:
     headers = {"content-type": "application/x-ndjson", "x-next-cursor": str(7 + len(lines)), "x-has-more": "false"}
-    return read_page(Response(200, headers, b"".join(line + b"\n" for line in lines)), cursor=7)
+    return read_page(headers, b"".join(line + b"\n" for line in lines), cursor=7)
 
 
 def test_events_and_rejected_lines_are_in_the_order_of_the_page() -> None:

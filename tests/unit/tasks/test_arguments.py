@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -60,11 +59,3 @@ def test_an_iterator_serves_every_try(operator: type, arguments: dict[str, Any])
     assert {name: getattr(task, name) for name, value in arguments.items() if value is ...} == {
         name: ["a", "{{ b }}"] for name, value in arguments.items() if value is ...
     }
-
-
-def test_a_file_is_an_iterator_that_stays_a_file() -> None:
-    file = io.BytesIO(b"a\nb\n")
-    task = AttachFilesOperator(task_id="task", transfer_id="t", files=[{"name": "a.txt", "content": file}])
-    assert task.files[0]["content"].value is file
-    assert AttachFilesOperator(task_id="task", transfer_id="t", files=file).files is file
-    assert file.tell() == 0

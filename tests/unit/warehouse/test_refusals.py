@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from outbound_transfer.protocol.events import Page, read_page
-from outbound_transfer.protocol.messages import Response
 from outbound_transfer.warehouse.refusals import storable_page
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -16,7 +15,7 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 def page(*ids: str) -> Page:
     lines = "".join(f'{{"event_id": "{each}", "type": "t"}}\n' for each in ids)
     headers = {"content-type": "application/x-ndjson", "x-next-cursor": str(len(ids)), "x-has-more": "false"}
-    return read_page(Response(200, headers, lines.encode()), cursor=0)
+    return read_page(headers, lines.encode(), cursor=0)
 
 
 class Database:

@@ -1,1 +1,0 @@
-"""One shared poll for all waiters and watchers of a connection."""

@@ -1,0 +1,131 @@
+"""The retry loop, for any series of errors: how often it repeats, how long it waits, and which error it raises."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.client.retry import MAX_RETRY_AFTER, MIN_DELAY, RATE_LIMIT_DELAY, RetryPolicy, retry
+from outbound_transfer.exceptions import (
+    CallError,
+    ConnectionLost,
+    InvalidRequest,
+    NotConnected,
+    RateLimited,
+    ServerFault,
+    TransferLimitReached,
+)
+
+WAITS = st.none() | st.sampled_from([0.0, 0.2, 1.0, 7.0, 30.0, 61.0])
+ERRORS = st.one_of(
+    st.builds(lambda wait: RateLimited(429, "rate_limited", retry_after=wait), WAITS),
+    st.builds(lambda wait: ServerFault(503, "service_unavailable", retry_after=wait), WAITS),
+    st.builds(lambda wait: TransferLimitReached(409, "transfer_limit_reached", retry_after=wait), WAITS),
+    st.builds(lambda: ConnectionLost("it broke")),
+    st.builds(lambda: NotConnected("nobody there")),
+)
+POLICIES = st.builds(
+    RetryPolicy,
+    max_attempts=st.integers(1, 5),
+    max_backoff=st.sampled_from([1.0, 60.0]),
+    timeout=st.sampled_from([0.0, 20.0, 3_600.0]),
+    slot_timeout=st.sampled_from([0.0, 90.0, 3_600.0]),
+)
+
+
+def run(errors: list[CallError], policy: RetryPolicy, **options: object) -> tuple[object, list[float], int]:
+    """Return the result or the error, the waits, and the number of attempts."""
+    left, waits, attempts = iter(errors), list[float](), 0
+
+    def attempt() -> str:
+        nonlocal attempts
+        attempts += 1
+        if error := next(left, None):
+            raise error
+        return "done"
+
+    try:
+        return retry("get", attempt, policy, sleep=waits.append, on_retry=lambda *_: None, **options), waits, attempts  # type: ignore[arg-type]
+    except CallError as error:
+        return error, waits, attempts
+
+
+def is_wait(error: CallError) -> bool:
+    return isinstance(error, RateLimited | TransferLimitReached)
+
+
+@given(st.lists(ERRORS, max_size=12), POLICIES)
+def test_a_call_is_repeated_within_its_policy_and_never_without_a_wait(
+    errors: list[CallError], policy: RetryPolicy
+) -> None:
+    result, waits, attempts = run(errors, policy)
+    met = errors[:attempts]
+    assert len(waits) == attempts - 1
+    assert all(wait >= MIN_DELAY for wait in waits)
+    assert sum(not is_wait(error) for error in met) <= policy.max_attempts
+    slots = [wait for error, wait in zip(met, waits, strict=False) if isinstance(error, TransferLimitReached)]
+    assert sum(slots) <= policy.slot_timeout
+    assert sum(waits) - sum(slots) <= policy.timeout
+    if result != "done":
+        assert result is met[-1]
+        assert result.is_exhausted  # type: ignore[attr-defined]
+
+
+@given(st.lists(ERRORS, max_size=12))
+def test_a_wait_is_as_long_as_the_service_asks_and_at_most_a_second_more(errors: list[CallError]) -> None:
+    policy = RetryPolicy(max_attempts=20, timeout=1e6, slot_timeout=1e6)
+    result, waits, _ = run(errors, policy)
+    assert result == "done"
+    for error, wait in zip(errors, waits, strict=True):
+        asked = getattr(error, "retry_after", None)
+        if isinstance(error, TransferLimitReached):
+            asked = max(asked or 0.0, policy.slot_interval)
+        elif isinstance(error, RateLimited) and asked is None:
+            asked = RATE_LIMIT_DELAY
+        if asked is None:
+            assert MIN_DELAY <= wait <= policy.max_backoff
+        else:
+            assert max(asked, MIN_DELAY) <= wait <= max(asked, MIN_DELAY) + 1
+
+
+def test_a_longer_wait_than_ten_minutes_is_left_to_the_tasks_retries() -> None:
+    error = RateLimited(429, "rate_limited", retry_after=MAX_RETRY_AFTER + 1)
+    assert run([error], RetryPolicy()) == (error, [], 1)
+
+
+def test_an_error_that_stays_is_not_repeated() -> None:
+    error = InvalidRequest(400, "invalid_request")
+    assert run([error], RetryPolicy()) == (error, [], 1)
+
+
+def test_a_call_that_may_leave_duplicates_ends_in_doubt_twice_at_most() -> None:
+    errors: list[CallError] = [ConnectionLost("1"), ConnectionLost("2"), ConnectionLost("3")]
+    assert run(errors, RetryPolicy(), max_in_doubt=2)[2] == 2
+
+
+def test_a_wrong_address_fails_within_seconds() -> None:
+    first, later = [[NotConnected(str(number)) for number in range(9)] for _ in range(2)]
+    assert run([*first], RetryPolicy(), was_reached=lambda: False)[2] == RetryPolicy().max_first_attempts
+    assert run([*later], RetryPolicy())[2] == RetryPolicy().max_attempts
+
+
+def test_a_loop_around_another_does_not_repeat_what_that_has_given_up() -> None:
+    errors: list[CallError] = [ConnectionLost("1"), ConnectionLost("2"), ConnectionLost("3")]
+    calls = 0
+
+    def inner() -> object:
+        nonlocal calls
+        calls += 1
+        return retry("get", raise_next, RetryPolicy(max_attempts=2), sleep=lambda _: None, on_retry=lambda *_: None)
+
+    left = iter(errors)
+
+    def raise_next() -> object:
+        raise next(left)
+
+    try:
+        retry("send", inner, RetryPolicy(), sleep=lambda _: None, on_retry=lambda *_: None)
+    except ConnectionLost as error:
+        assert (str(error), calls) == ("2", 1)
+    else:
+        raise AssertionError("it ended well")

@@ -1,0 +1,233 @@
+"""One poll for all waits of a connection: nothing that goes wrong in it ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from outbound_transfer.client import Settings
+from outbound_transfer.protocol.errors import InvalidApiKey, RateLimited
+from outbound_transfer.protocol.models import Transfer, TransferPage
+from outbound_transfer.protocol.outcomes import OutcomeRules
+from outbound_transfer.waiting import poll, wait
+from outbound_transfer.waiting.poll import Poll, join_poll
+from outbound_transfer.waiting.wait import Wait
+
+SETTINGS = Settings("https://account.example.com", "key")
+
+#: Parts of the poll that run before it, after it, or when something has failed already.
+NOT_BROKEN = {
+    "__init__",
+    "add",
+    "remove",
+    "join_poll",
+    "in_thread",
+    "run",
+    "end",
+    "_run",
+    "_log",
+    "_unended",
+    "account",
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wait, "MIN_INTERVAL", 0.01)
+    monkeypatch.setattr(poll, "JOIN_SECONDS", 0.01)
+    monkeypatch.setattr(poll, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(poll, "TICK", 0.01)
+    monkeypatch.setattr(poll, "PACE", 0.0)
+    monkeypatch.setattr(poll, "find_pages", lambda _: None)
+
+
+class Service:
+    """A client of transfers that are complete, but for those that are pending.
+
+    :ivar act: called with each call.
+    """
+
+    clock_ahead = 0.0
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.settings, self.pending, self.act = settings, set[str](), lambda: None
+        self.stopped = threading.Event()
+        self.is_closed = False
+
+    def list_transfers(self, *, status: str, cursor: str | None) -> TransferPage:
+        self.act()
+        shown = sorted(self.pending) if status == "pending" else []
+        return TransferPage(tuple(map(self.transfer, shown)))
+
+    def get_transfer(self, transfer_id: str) -> Transfer:
+        self.act()
+        return self.transfer(transfer_id)
+
+    def transfer(self, transfer_id: str) -> Transfer:
+        status = "pending" if transfer_id in self.pending else "complete"
+        return Transfer(transfer_id, status, "", "2100-01-01T00:00:00Z", sent_at="2024-01-01T00:00:00Z")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def new_wait(transfer_id: str, deadline: float | None = None) -> Wait:
+    return Wait(transfer_id, 0.02, deadline or time.time() + 600, OutcomeRules())
+
+
+async def ends(*waits: Wait, service: Any, conn_id: str = "one", read_settings: Any = lambda: SETTINGS) -> list[Any]:
+    """Wait to the end of each."""
+
+    def new_poll() -> Poll:
+        return Poll(read_settings, lambda _: service)
+
+    with ExitStack() as stack:
+        for each in waits:
+            stack.enter_context(join_poll(conn_id, each, new_poll))
+        for each in waits:
+            while each.end is None:
+                await asyncio.wait_for(each.changed.wait(), 10)
+                each.changed.clear()
+    return [each.end.status for each in waits if each.end]
+
+
+async def test_all_waits_end_and_the_client_is_closed() -> None:
+    service = Service()
+    assert await ends(*map(new_wait, "abcde"), service=service) == ["finished"] * 5
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        if service.is_closed:
+            break
+    assert service.stopped.is_set()
+    assert service.is_closed
+    assert not poll._polls[asyncio.get_running_loop()]
+
+
+FILES = {str(Path(module.__file__ or "")) for module in (poll, wait, sys.modules["outbound_transfer.waiting.reader"])}
+
+
+class Breaking:
+    """Raises an exception the first time that something is run; collects what is run.
+
+    :param event: ``call`` for functions, ``line`` for lines.
+    :param place: file, function and, if it is about lines, line.
+    """
+
+    def __init__(self, event: str, place: tuple[str, str, int] | None = None) -> None:
+        self.event, self.place = event, place
+        self.places, self.is_broken = dict[tuple[str, str, int], None](), False
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if code.co_filename not in FILES or code.co_name in NOT_BROKEN:
+            return None
+        if event == self.event:
+            place = (code.co_filename, code.co_qualname, frame.f_lineno if event == "line" else 0)
+            self.places[place] = None
+            if place == self.place and not self.is_broken:
+                self.is_broken = True
+                raise ZeroDivisionError(str(place))
+        return self
+
+    async def run(self) -> list[str]:
+        service, waits = Service(), [new_wait(one) for one in "abcde"]
+        service.pending = {"a"}
+        threading.Timer(0.05, service.pending.clear).start()
+        threading.settrace(self)
+        sys.settrace(self)
+        try:
+            return await ends(*waits, service=service)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("event", ["call", pytest.param("line", marks=pytest.mark.slow)])
+def test_an_exception_anywhere_ends_no_wait(event: str) -> None:
+    seen = Breaking(event)
+    assert asyncio.run(seen.run()) == ["finished"] * 5
+    places = list(seen.places)
+    assert len(places) > (20 if event == "call" else 100)
+    broken = 0
+    for place in places:
+        breaking = Breaking(event, place)
+        assert asyncio.run(breaking.run()) == ["finished"] * 5, place
+        broken += breaking.is_broken
+    assert broken > 0.9 * len(places)
+
+
+async def test_a_connection_that_has_to_wait_does_not_hold_up_another() -> None:
+    refused, other = Service(), Service()
+    refused.act = lambda: refused.stopped.wait(60)  # as for Retry-After: 60
+    waiting = asyncio.ensure_future(ends(new_wait("a"), service=refused, conn_id="refused"))
+    await asyncio.sleep(0.1)
+    assert await ends(*map(new_wait, "abc"), service=other, conn_id="other") == ["finished"] * 3
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert refused.stopped.is_set(), "its sleep ends with the last wait"
+
+
+async def test_a_deadline_ends_a_wait_while_the_service_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wait, "LAST_CHANCE", 0.05)
+    service = Service()
+    service.act = lambda: service.stopped.wait(60)
+    assert await ends(new_wait("a", time.time() + 0.05), service=service) == ["timeout"]
+
+
+async def test_a_deadline_ends_a_wait_though_airflow_never_says_what_the_connection_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wait, "LAST_CHANCE", 0.05)
+
+    def fail() -> Settings:
+        raise OSError("down")
+
+    assert await ends(new_wait("a", time.time() + 0.05), service=Service(), read_settings=fail) == ["timeout"]
+
+
+async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
+    service = Service()
+
+    def refuse() -> None:
+        raise InvalidApiKey(401)
+
+    service.act = refuse
+    assert await ends(*map(new_wait, "abc"), service=service) == ["error"] * 3
+
+    replaced, old = Service(Settings("https://account.example.com", "new")), Service()
+    old.act = refuse
+    keys = iter([SETTINGS])
+    clients = {"key": old, "new": replaced}
+    with ExitStack() as stack:
+        one = new_wait("a")
+        joined = Poll(lambda: next(keys, replaced.settings), lambda given: clients[given.transfer_api_key])  # type: ignore[arg-type,return-value]
+        stack.enter_context(join_poll("replaced", one, lambda: joined))
+        while one.end is None:
+            await asyncio.wait_for(one.changed.wait(), 10)
+            one.changed.clear()
+    assert one.end.status == "finished"
+    assert old.is_closed
+
+
+async def test_a_refusal_for_days_stops_no_poll_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll, "MAX_RETRY_AFTER", 0.05)
+    service, refusals = Service(), [RateLimited(429, retry_after=86_400.0)]
+
+    def act() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    service.act = act
+    assert await ends(new_wait("a"), service=service) == ["finished"]
+    assert not refusals

@@ -1,0 +1,253 @@
+"""Which listings and which single reads a poll makes, against a service whose pages are small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbound_transfer.protocol.errors import ConnectionLost, InvalidApiKey, NotFound, RateLimited, ServerFault
+from outbound_transfer.protocol.models import Transfer, TransferPage
+from outbound_transfer.waiting import reader
+from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, OUTSTANDING, News, Reader, Wanted
+from outbound_transfer.waiting.wait import Now, Row
+
+PAGE = 4
+START = 1_700_000_000
+
+
+@dataclass
+class Service:
+    """Transfers by id, newest first, with their statuses; those of ``hidden`` are only shown singly, if at all.
+
+    :ivar calls: what was asked for, of all polls.
+    """
+
+    statuses: dict[str, str]
+    hidden: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    failing: dict[str, Exception] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def transfer(self, transfer_id: str) -> Transfer:
+        number = int(transfer_id)
+        sent_at = f"2024-01-01T{number // 3_600:02}:{number // 60 % 60:02}:{number % 60:02}Z"
+        return Transfer(transfer_id, self.statuses[transfer_id], "", "2100-01-01T00:00:00Z", sent_at=sent_at)
+
+    def list_transfers(self, *, status: str, cursor: str | None) -> TransferPage:
+        self._ask(status)
+        shown = [one for one in self.statuses if self.statuses[one] == status and one not in self.hidden | self.gone]
+        rest = [one for one in sorted(shown, key=int, reverse=True) if cursor is None or int(one) < int(cursor)]
+        page = rest[:PAGE]
+        return TransferPage(tuple(map(self.transfer, page)), page[-1] if len(rest) > PAGE else None)
+
+    def get_transfer(self, transfer_id: str) -> Transfer:
+        self._ask(transfer_id)
+        if transfer_id in self.gone:
+            raise NotFound(404, "not_found")
+        return self.transfer(transfer_id)
+
+    def _ask(self, what: str) -> None:
+        self.calls.append(what)
+        if what in self.failing:
+            raise self.failing[what]
+
+    def pages(self, *statuses: str) -> int:
+        return sum(max(ceil(list(self.statuses.values()).count(one) / PAGE), 1) for one in statuses)
+
+
+@dataclass
+class Waits:
+    """What waits would know from the news of polls.
+
+    :ivar known: the last status of each.
+    :ivar answered: in which poll each was last answered.
+    """
+
+    service: Service
+    urgent: set[str] = field(default_factory=set)
+    known: dict[str, Row] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
+    polls: int = 0
+
+    def __post_init__(self) -> None:
+        self.reader = Reader(self.service)  # type: ignore[arg-type]
+
+    def poll(self, *ids: str, at: float | None = None) -> list[str]:
+        """Poll once; return what the service was asked for."""
+        self.polls += 1
+        asked = len(self.service.calls)
+        ordered = sorted(ids, key=lambda one: (self.answered.get(one, 0), int(one)))
+        wanted = {one: Wanted(self.known.get(one), one in self.urgent) for one in ordered}
+        began = Now(60.0 * self.polls if at is None else at, 0.0)
+        self.reader.read(wanted, began, 45.0, self._hear)
+        return self.service.calls[asked:]
+
+    def _hear(self, news: News) -> None:
+        for transfer in news.transfers:
+            self.known[transfer.id] = Row.of(transfer)
+            self.answered[transfer.id] = self.polls
+        for one in news.outstanding:
+            assert self.service.statuses[one] in OUTSTANDING or one in self.service.hidden, "it is not outstanding"
+            assert one not in self.urgent, "presumed, and was to be read"
+            self.answered[one] = self.polls
+        self.errors |= news.errors
+        self.answered |= dict.fromkeys(news.errors, self.polls)
+
+
+statuses = st.sampled_from([*OUTSTANDING, *FINISHED])
+ids = st.integers(1, 70).map(lambda count: [str(number) for number in range(1, count + 1)])
+
+
+@given(st.data(), ids)
+def test_each_answer_is_what_a_single_read_says_and_nobody_is_starved(data: Any, all_ids: list[str]) -> None:
+    changes = st.dictionaries(st.sampled_from(all_ids), statuses)
+    service = Service(dict.fromkeys(all_ids, "pending") | data.draw(changes))
+    service.hidden = set(data.draw(st.lists(st.sampled_from(all_ids))))
+    waits = Waits(service, urgent=set(data.draw(st.lists(st.sampled_from(all_ids)))))
+    for _ in range(data.draw(st.integers(1, 5))):
+        service.statuses |= data.draw(changes)
+        calls = waits.poll(*all_ids)
+        # Even where no listing shows anything: the pages of all, some of them once more, and the single reads.
+        assert len(calls) <= 2 * service.pages(*OUTSTANDING, *FINISHED) + MAX_SINGLE_READS
+        assert sum(one.isdecimal() for one in calls) <= MAX_SINGLE_READS
+    waited = 2 + ceil(len(all_ids) / MAX_SINGLE_READS)
+    for hour in range(waited):
+        waits.poll(*all_ids, at=1e6 + 3_600.0 * hour)
+    finished = {one: status for one, status in service.statuses.items() if status in FINISHED}
+    assert {one: waits.known[one].status for one in finished} == finished
+    assert all(waits.polls - at <= waited for at in waits.answered.values())
+    assert waits.answered.keys() == service.statuses.keys()
+
+
+@pytest.mark.parametrize(("count", "asked"), [(1, 1), (2, 2), (3, 1), (40, 10)])
+def test_what_is_outstanding_costs_its_pages_or_a_read_each(count: int, asked: int) -> None:
+    service = Service({str(number): "pending" for number in range(1, count + 1)})
+    waits = Waits(service)
+    for _ in range(3):
+        assert len(waits.poll(*service.statuses)) in (asked, len(FINISHED))
+
+
+def test_of_many_that_are_outstanding_only_the_finished_are_listed_for_an_hour() -> None:
+    service = Service({str(number): "pending" for number in range(1, 61)})
+    waits = Waits(service)
+    assert waits.poll(*service.statuses) == ["pending"] * 15
+    for _ in range(5):
+        assert waits.poll(*service.statuses) == [*FINISHED]
+    service.statuses["7"] = "canceled"
+    waits.poll(*service.statuses)
+    assert waits.known["7"].status == "canceled"
+    assert waits.poll(*service.statuses, at=3_700.0)[:2] == ["pending"] * 2
+
+
+def test_one_that_was_deleted_is_found_within_the_hour() -> None:
+    service = Service({str(number): "pending" for number in range(1, 61)})
+    waits = Waits(service)
+    waits.poll(*service.statuses)
+    service.gone = {"7"}
+    waits.poll(*service.statuses)
+    waits.poll(*service.statuses, at=3_700.0)
+    assert isinstance(waits.errors["7"], NotFound)
+
+
+def test_a_listing_of_the_finished_that_shows_nothing_any_more_is_not_believed() -> None:
+    service = Service({str(number): "pending" for number in range(1, 61)})
+    waits = Waits(service)
+    waits.poll(*service.statuses)
+    service.statuses["60"] = "complete"
+    waits.poll(*service.statuses)
+    service.hidden = {"60", "59"}
+    service.statuses["59"] = "complete"
+    waits.poll(*list(service.statuses)[:-1])
+    assert waits.known["59"].status == "complete"
+
+
+def test_a_new_wait_and_one_that_must_be_read_are_read_beside_the_finished() -> None:
+    service = Service({str(number): "pending" for number in range(1, 61)})
+    waits = Waits(service)
+    waits.poll(*service.statuses)
+    service.statuses["61"] = "pending"
+    waits.urgent = {"3"}
+    assert sorted(waits.poll(*service.statuses)) == sorted([*FINISHED, "3", "61"])
+
+
+def test_the_finished_before_the_oldest_wait_are_not_listed() -> None:
+    service = Service({str(number): "complete" for number in range(1, 401)})
+    service.statuses |= {str(number): "pending" for number in range(401, 461)}
+    waits = Waits(service)
+    new = list(service.statuses)[400:]
+    waits.poll(*new)
+    assert waits.poll(*new) == [*FINISHED]
+
+
+def test_many_that_finished_while_nobody_asked_are_listed_and_not_read_singly() -> None:
+    service = Service({str(number): "complete" for number in range(1, 101)})
+    waits = Waits(service)
+    assert len(waits.poll(*service.statuses)) <= len(OUTSTANDING) + 25
+    assert len(waits.known) == 100
+
+
+def test_a_page_that_fails_ends_its_listing_alone() -> None:
+    service = Service({"1": "pending", "2": "partial", "3": "partial"}, failing={"pending": ServerFault(500)})
+    waits = Waits(service)
+    waits.poll("1", "2", "3")
+    assert len(waits.known) == 3
+
+
+def test_reads_that_fail_hold_up_no_other() -> None:
+    service = Service({str(number): "draft" for number in range(1, 41)})
+    service.failing = {str(number): ConnectionLost("lost") for number in range(1, 41, 2)}
+    waits = Waits(service)
+    for _ in range(4):
+        waits.poll(*service.statuses)
+    assert waits.known.keys() == {str(number) for number in range(2, 41, 2)}
+    assert waits.errors.keys() == service.failing.keys()
+
+
+@pytest.mark.parametrize("error", [InvalidApiKey(401), RateLimited(429)])
+def test_a_refusal_ends_the_poll_at_once(error: Exception) -> None:
+    service = Service(dict.fromkeys("123", "pending"), failing={"pending": error})
+    with pytest.raises(type(error)):
+        Waits(service).poll(*"123")
+    assert len(service.calls) == 1
+
+
+def test_a_service_that_is_down_is_not_asked_about_each_transfer() -> None:
+    service = Service({str(number): "pending" for number in range(1, 41)})
+    service.failing = {what: ServerFault(503) for what in (*service.statuses, *OUTSTANDING, *FINISHED)}
+    with pytest.raises(ServerFault):
+        Waits(service).poll(*service.statuses)
+    assert len(service.calls) == reader.MAX_FAILURES
+
+
+class Shared:
+    """Pages that are kept, as another triggerer finds them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    def find(self, listing: str, max_age: float) -> Any:
+        return self.kept.get(listing)
+
+    def keep(self, listing: str, shown: Any) -> None:
+        rows, cursor = shown
+        self.kept[listing] = [[list(row) for row in rows], cursor]
+
+
+def test_a_page_of_another_triggerer_shows_what_is_outstanding_and_the_others_are_read() -> None:
+    service, shared = Service({str(number): "pending" for number in range(1, 9)}), Shared()
+    first, second = Waits(service), Waits(service, urgent={"2"})
+    for waits in (first, second):
+        waits.reader = Reader(service, shared)  # type: ignore[arg-type]
+    first.poll(*service.statuses)
+    assert "@" not in repr(shared.kept)
+    service.statuses["1"] = "complete"
+    shared.kept["pending 5"][0] = [row for row in shared.kept["pending 5"][0] if row[0] != "1"]
+    assert second.poll(*service.statuses) == ["partial", "1", "2"]
+    assert second.known["1"].status == "complete"
+    assert second.answered.keys() == service.statuses.keys()
