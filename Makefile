@@ -100,7 +100,7 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[dev,mysql]'; }
 
-test-model: setup ## All schedules of the model of a delivery, and its table with each rule changed (about 15 minutes)
+test-model: setup ## All schedules of a delivery on the production code, and again with each rule taken away (about an hour)
 	$(RUN) -m model $(ARGS)
 
 test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes)
@@ -131,7 +131,7 @@ test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (30
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
 check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change (COVERAGE=1)
-	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model --ignore tests/model/replay \
+	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model \
 		$(if $(COVERAGE),--cov --cov-report=term) $(ARGS)
 
 format: setup ## Put the code into its form

@@ -26,6 +26,12 @@ INTERNAL: Final = (
     "accounts",
     "schema_version",
 )
+#: Of the table that :mod:`outbound_transfer.store.deliveries` creates.
+DELIVERY_ROWS = (
+    "[What each delivery remembers](airflow-versions.md#table-of-deliveries). If you delete a row, its task may send "
+    "again when it is cleared."
+)
+
 #: Of the table that :mod:`outbound_transfer.waiting.pages` creates.
 PAGES: Final = (
     "Pages of listings that a triggerer has read, for the others: ids, statuses and times. Each is removed after a day."
@@ -71,9 +77,9 @@ def _internal() -> str:
         for table in tables.TABLES
         if table.name in INTERNAL
     )
-    pages = f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"
+    others = [f"| `{DEFAULT_PREFIX}delivery_rows` | {DELIVERY_ROWS} |", f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"]
     heading = "## Tables for the provider itself\n\nTheir columns are described in the database's catalog.\n"
-    return "\n".join([heading, "| table | content |", "|---|---|", *rows, pages])
+    return "\n".join([heading, "| table | content |", "|---|---|", *rows, *others])
 
 
 def _row(column: Column) -> str:

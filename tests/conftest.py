@@ -34,11 +34,11 @@ NIGHTLY_PATHS = tuple(
     )
 )
 
-#: Files that take a while: replays of the model, processes that race, lakes and stores with their servers.
+#: Files that take a while: processes that race, lakes and stores with their servers.
 SLOW_PATHS = tuple(
     f"tests/{path}"
     for path in (
-        *("model/replay/", "integration/lake/", "integration/stores/", "e2e/cluster/"),
+        *("integration/lake/", "integration/stores/", "e2e/cluster/"),
         "integration/test_privacy.py",
         *(f"integration/warehouse/test_{subject}.py" for subject in ("first_runs", "concurrent_ingest", "maintenance")),
     )

@@ -137,7 +137,7 @@ def get_provider_info() -> dict[str, Any]:
                         "example": None,
                         "default": "False",
                     },
-                    "state_conn_id": {
+                    "deliveries_conn_id": {
                         "description": (
                             "Connection of the SQL database where deliveries keep their state from try to try. If it "
                             "is empty, they use Airflow's task state store; before Airflow 3.3, and for delivery keys, "

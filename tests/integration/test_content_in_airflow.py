@@ -80,8 +80,10 @@ EXPANDED_KWARGS = """
 
         partial = DeliverFilesOperator.partial
         partial(task_id="all", subject="For {{ params.who }}").expand_kwargs(deliveries())
-        partial(task_id="changed", subject="For {{ params.who }}").expand_kwargs(deliveries().map(lambda each: each))
-        partial(task_id="each", subject="For {{ params.who }}").expand_kwargs([one()])
+        partial(task_id="changed", subject="Also for {{ params.who }}").expand_kwargs(
+            deliveries().map(lambda each: each)
+        )
+        partial(task_id="each", subject="Only for {{ params.who }}").expand_kwargs([one()])
         partial(task_id="literal", recipients=["ann@example.com"]).expand_kwargs(
             [{"files": {"name": "a.csv", "content": "a"}, "subject": "For {{ params.who }}"}]
         )
@@ -93,9 +95,9 @@ def test_what_a_task_returned_for_expand_kwargs_is_no_template(run_dag, connecti
 
     assert set(run.states().values()) == {"success"}
     secret = "{{ conn.outbound_transfer_default.password }}"
-    for task_id in ("all", "changed", "each"):
+    for task_id, subject in {"all": "For Ann", "changed": "Also for Ann", "each": "Only for Ann"}.items():
         transfer = run.xcom(task_id, map_index=0)
-        assert (transfer["subject"], transfer["message"]) == ("For Ann", secret)
+        assert (transfer["subject"], transfer["message"]) == (subject, secret)
         assert stored(sandbox, transfer) == {"a.csv": secret.encode()}
     assert run.xcom("literal", map_index=0)["subject"] == "For Ann"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.exceptions import DeliveryKeyInUse, MemoryUnavailable
+from outbound_transfer.exceptions import DeliveriesUnavailable, DeliveryKeyInUse, StaleTry
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.airflow_names import AirflowFailException
@@ -173,7 +173,7 @@ def test_an_owner_that_was_overtaken_sends_nothing_and_changes_no_file(
 
 
 def test_a_delivery_whose_memory_goes_before_its_send_stops(deliver: Deliver, sandbox: Sandbox, states: Path) -> None:
-    with before(ATTACH, lambda: memory.forget_keys(states)), pytest.raises(Exception, match="'k'"):
+    with before(ATTACH, lambda: memory.forget_keys(states)), pytest.raises(StaleTry, match="sends nothing"):
         deliver("one").run()
     assert not billed(sandbox)
 
@@ -184,7 +184,7 @@ def test_another_users_connection_does_not_send_what_it_cannot_see(
     sent = deliver("one").run()["id"]
     monkeypatch.setattr(sandbox, "transfer_api_key", sandbox.new_key("other"))
     monkeypatch.setenv(CONNECTION, connection_json(sandbox))
-    with pytest.raises(AirflowFailException, match=f"{sent} was sent by an earlier try.*with another delivery_key"):
+    with pytest.raises(AirflowFailException, match=f"{sent}.*another user.*with another delivery_key"):
         deliver("two").run()
     assert list(billed(sandbox)) == [sent]
 
@@ -208,7 +208,7 @@ def test_other_texts_are_keys(deliver: Deliver, key: str) -> None:
 def test_without_a_database_a_key_is_refused(
     connection: str, sandbox: Sandbox, file: Path, several_machines: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = keyed_task("one", SimulatedClock(sandbox), files=[str(file)])
+    task = memory.kept_in_a_database(keyed_task("one", SimulatedClock(sandbox), files=[str(file)]))
     with pytest.raises(AirflowFailException, match=r"set \w+_conn_id in the section"):
         task.run()
     assert not sandbox.requests()
@@ -232,7 +232,7 @@ def test_a_database_that_is_down_fails_the_delivery_before_anything_is_created(
     memory.keep_keys_in(monkeypatch, json.dumps(down))
     task = deliver("one")
     task.try_number = tries
-    with pytest.raises(MemoryUnavailable, match="Nothing was sent.*connection 'states'"):
+    with pytest.raises(DeliveriesUnavailable, match="Nothing more is done.*connection 'states'"):
         task.run()
     assert not sandbox.requests()
 

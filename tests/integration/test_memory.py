@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outbound_transfer.exceptions import MemoryUnavailable
+from outbound_transfer.exceptions import DeliveriesUnavailable
 from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
@@ -58,6 +58,6 @@ def test_a_database_that_is_down_is_named_before_anything_is_created(
 ) -> None:
     down = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "secret", "schema": "d"}
     memory.keep_keys_in(monkeypatch, json.dumps(down))
-    with pytest.raises(MemoryUnavailable, match=r"connection 'states'"):
+    with pytest.raises(DeliveriesUnavailable, match=r"connection 'states'"):
         deliver.run()
     assert not sandbox.requests()

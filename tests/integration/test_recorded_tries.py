@@ -11,8 +11,8 @@ import pytest
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException
+from support.memory import InMemoryRows, remembering
 from support.recorded_contexts import RecordedContext, recorded, recorded_versions
-from support.tasks import InMemoryStateStore
 
 VERSIONS = recorded_versions()
 
@@ -32,16 +32,17 @@ CASES = [
 def run(connection: str, sandbox: Sandbox, tmp_path: Path) -> Callable[[RecordedContext], str]:
     """Run a try of a delivery as it was recorded; the id of what it has sent."""
     (tmp_path / "a.csv").write_text("a,b")
-    store = InMemoryStateStore()
+    rows = InMemoryRows()
 
     def run(known: RecordedContext, **changes: Any) -> str:
-        context = known.context(task_state_store=store, **changes)
+        context = known.context(**changes)
         context["ti"].xcom_push = lambda *_, **__: None
         context["ti"].start_date = context["dag_run"].start_date
         operator = DeliverFilesOperator(
             task_id="task", files=str(tmp_path / "a.csv"), subject="Report", recipients=["ann@example.com"]
         )
-        return str(operator.execute(context)["id"])
+        with remembering(rows):
+            return str(operator.execute(context)["id"])
 
     return run
 

@@ -119,11 +119,12 @@ def test_a_task_process_that_airflow_has_given_up_attaches_nothing(task, sandbox
     assert sandbox.transfer(draft)["files"] == []
 
 
-def test_a_draft_that_holds_the_file_of_another_is_not_continued(deliver, task, sandbox, hook, tmp_path) -> None:
+def test_nobody_else_attaches_to_the_draft_of_one_task(deliver, task, sandbox, hook, tmp_path) -> None:
     ti = deliver()
     draft = hand_on(ti, sandbox)
     (other := tmp_path / "other.csv").write_text("of another task")
-    task(AttachFilesOperator, "attach", transfer_id=draft, files=str(other)).run()
+    with pytest.raises(AirflowFailException, match="fills and sends it alone"):
+        task(AttachFilesOperator, "attach", transfer_id=draft, files=str(other)).run()
     ti.clear()
     assert ti.run()["id"] != draft
     assert not exists(sandbox, draft)

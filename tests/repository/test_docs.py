@@ -19,7 +19,7 @@ import pytest
 
 from outbound_transfer import exceptions
 from outbound_transfer.airflow_compat import task_loops, task_try
-from outbound_transfer.delivery import memory_store
+from outbound_transfer.delivery import row
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.protocol import errors
 from outbound_transfer.protocol.errors import ServiceError
@@ -160,7 +160,7 @@ def test_the_reference_says_what_to_do(name: str) -> None:
 
 
 def test_the_reference_has_each_error() -> None:
-    found = {memory_store.StateLost, task_try.StaleTry, task_loops.TaskInLoop}
+    found = {row.UnreadableRow, task_try.StaleTry, task_loops.TaskInLoop}
     for module in (errors, warehouse_errors, query_errors):
         found |= {
             thing

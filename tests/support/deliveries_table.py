@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.schema import LEDGER, MEMORY_GROUP, ensure_schema
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.schema import LEDGER, ensure_schema
 from outbound_transfer.warehouse.tables import DELIVERIES, DELIVERY_RECIPIENTS, RECIPIENTS, TRANSFERS
 from support import sample_rows
 from support.warehouses import Hook
@@ -23,7 +25,7 @@ from support.warehouses import Hook
 LOCAL_FILE = "outbound_transfer.db"
 
 #: What Airflow's configuration is asked for.
-SETTINGS = ("LEDGER_CONN_ID", "STATE_CONN_ID", "DEFAULT_LEDGER")
+SETTINGS = ("LEDGER_CONN_ID", "DELIVERIES_CONN_ID", "DEFAULT_LEDGER")
 
 #: The setting that names the connection, as pages and commands tell it.
 SETTING = "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"
@@ -33,7 +35,7 @@ ACCOUNT, CONN_ID = sample_rows.ACCOUNT, sample_rows.CONN_ID
 
 def settings(conn_id: str) -> dict[str, str]:
     """The environment of an Airflow that keeps in a connection's database whatever deliveries and waits keep."""
-    return {SETTING: conn_id, "AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": conn_id}
+    return {SETTING: conn_id, "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": conn_id}
 
 
 def use(monkeypatch: pytest.MonkeyPatch, conn_id: str, *, for_all: bool = False) -> None:
@@ -71,8 +73,8 @@ class DeliveriesTable:
         :param for_all: also those of whatever else deliveries and waits keep.
         """
         sample_rows.make_tables(self._warehouse, self.now())
-        for group in (MEMORY_GROUP,) if for_all else ():
-            ensure_schema(self._warehouse, group, self.now())
+        if for_all:
+            Deliveries(self.hook, prefix=DEFAULT_PREFIX).read("")
 
     def add(self, transfer_id: str, **values: Any) -> None:
         """Add a delivery: pending, made an hour ago, unless the values, of documented columns, say otherwise."""

@@ -11,7 +11,7 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.deliveries import DELIVERY
 from support.tasks import FakeTaskInstance
 
-STATE_CONN_ID = "AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID"
+DELIVERIES_CONN_ID = "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID"
 
 
 @dataclass

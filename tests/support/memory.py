@@ -1,20 +1,26 @@
 """What a task remembers from try to try. Tests share, delay and break it, and see nothing of what it is.
 
-The harness keeps it by the identity of the task instance: two :class:`~support.tasks.FakeTaskInstance` with the same
-ids and the same sandbox are two processes of one task. Today it is Airflow's task state store, which the context has.
+The harness keeps it in memory, one table for each sandbox: two :class:`~support.tasks.FakeTaskInstance` with the same
+ids and the same sandbox are two processes of one task. It stands in for the table of deliveries of Airflow's settings.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Lock, local
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from outbound_transfer.delivery import place
+from outbound_transfer.store import deliveries
+from outbound_transfer.store.rows import Stored
 from support.calls import process
 
 if TYPE_CHECKING:
@@ -29,40 +35,117 @@ class MemoryFailed(Exception):
 
 
 @dataclass
-class InMemoryStateStore:
-    """The task state store: JSON in, JSON out, as through Airflow's API. A dead process stores nothing.
+class Table:
+    """Rows of deliveries, as :class:`outbound_transfer.store.deliveries.Deliveries` keeps them."""
+
+    rows: dict[str, tuple[int, Stored]] = field(default_factory=dict)
+    #: The start of each run, by its ids: all its tasks are told the same.
+    runs: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+
+@dataclass
+class InMemoryRows:
+    """The table as one process sees it. A dead process stores nothing.
 
     :ivar on_access: called before each access.
     """
 
-    values: dict[str, str] = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
     on_access: Callable[[], object] = lambda: None
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def read(self, key: str) -> tuple[int, str]:
         self.on_access()
+        version, row = self.table.rows.get(key, (0, None))
+        return version, row.memory if row else ""
+
+    def put(self, key: str, version: int, row: Stored) -> bool:
+        self.on_access()
+        if process.is_dead:
+            return True
+        with self.table.lock:
+            if self.table.rows.get(key, (0, None))[0] != version:
+                return False
+            self.table.rows[key] = version + 1, row
+        return True
+
+    def find(self, transfer_id: str) -> list[tuple[str, str]]:
+        self.on_access()
+        rows = list(self.table.rows.items())[::-1]
+        return [(key, row.account) for key, (_, row) in rows if row.transfer_id == transfer_id]
+
+    def find_twin(self, key: str, twin: str, run_started: str) -> str:
+        self.on_access()
+        others = (row for other, (_, row) in self.table.rows.items() if other != key)
+        twins = (row for row in others if (row.twin, row.phase) == (twin, "sending"))
+        return next((row.transfer_id for row in twins if run_started in ("", row.run_started)), "")
+
+
+@dataclass
+class StateStore:
+    """Airflow's task state store, which keeps the deadlines of waits: JSON in, JSON out."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:
         return json.loads(self.values[key]) if key in self.values else default
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        self.on_access()
         assert value is not None, "Airflow refuses it"
-        if process.is_dead:
-            return
-        self.values[key] = json.dumps(value)
-        assert json.loads(self.values[key]) == value, "Airflow takes nothing but what JSON gives back"
+        if not process.is_dead:
+            self.values[key] = json.dumps(value)
 
 
-def memory_of(ti: FakeTaskInstance) -> InMemoryStateStore:
+def state_store_of(ti: FakeTaskInstance) -> StateStore:
+    """Return the state store of a task instance."""
+    stores = vars(getattr(ti.time, "sandbox", ti.time)).setdefault("state_stores", {})
+    return StateStore(stores.setdefault((ti.dag_id, ti.run_id, ti.task_id, ti.map_index), {}))
+
+
+def table_of(time: Any) -> Table:
+    """Return the table of a sandbox, or of what has one."""
+    found: Table = vars(getattr(time, "sandbox", time)).setdefault("deliveries", Table())
+    return found
+
+
+def run_start(ti: FakeTaskInstance) -> datetime:
+    """Return when the run of a task was started."""
+    return table_of(ti.time).runs.setdefault((ti.dag_id, ti.run_id), datetime.now(UTC))
+
+
+def memory_of(ti: FakeTaskInstance) -> InMemoryRows:
     """Return what the harness gives the task to remember with."""
     if ti.store is None:
-        memories = vars(getattr(ti.time, "sandbox", ti.time)).setdefault("memories", {})
-        values = memories.setdefault((ti.dag_id, ti.run_id, ti.task_id, ti.map_index), {})
-        ti.store = InMemoryStateStore(values)
+        ti.store = InMemoryRows(table_of(ti.time))
     return ti.store
+
+
+_current = local()
+_require = place.require_deliveries
+
+
+def _require_current() -> Any:
+    rows = getattr(_current, "rows", None)
+    return _require() if rows is None else SimpleNamespace(open=lambda: rows)
+
+
+place.require_deliveries = _require_current
+
+
+@contextmanager
+def remembering(rows: InMemoryRows | None) -> Iterator[None]:
+    """Let the tasks that this thread runs in the block remember there; None: by Airflow's settings."""
+    before, _current.rows = getattr(_current, "rows", None), rows
+    try:
+        yield
+    finally:
+        _current.rows = before
 
 
 def begin_anew(sandbox: Sandbox) -> None:
     """Let no task instance remember anything, as in an Airflow of its own."""
-    vars(sandbox).pop("memories", None)
+    for name in ("deliveries", "state_stores"):
+        vars(sandbox).pop(name, None)
 
 
 def at_access(ti: FakeTaskInstance, number: int, act: Callable[[], object]) -> None:
@@ -82,7 +165,7 @@ def refuse() -> None:
 
 def remembered(ti: FakeTaskInstance) -> str:
     """Return everything that is remembered, as one text."""
-    return "".join(memory_of(ti).values.values())
+    return "".join(str(row) for row in memory_of(ti).table.rows.values())
 
 
 def kept_in_a_database(ti: FakeTaskInstance) -> FakeTaskInstance:
@@ -94,27 +177,35 @@ def kept_in_a_database(ti: FakeTaskInstance) -> FakeTaskInstance:
 def age(file: Path, run_id: str, days: int) -> None:
     """Let everything of a run, in a SQLite file of :func:`keep_keys_in` or the local one, be older."""
     with closing(sqlite3.connect(file)) as database, database:
-        where = "FROM outbound_transfer_memory WHERE run_id = ?"
+        where = "FROM outbound_transfer_delivery_rows WHERE instr(memory, ?)"
         (last,) = database.execute(f"SELECT updated_at {where}", [run_id]).fetchone()
         older = (datetime.fromisoformat(last) - timedelta(days=days)).isoformat(timespec="microseconds")
-        database.execute("UPDATE outbound_transfer_memory SET updated_at = ? WHERE run_id = ?", [older, run_id])
+        update = "UPDATE outbound_transfer_delivery_rows SET updated_at = ? WHERE instr(memory, ?)"
+        database.execute(update, [older.replace("+00:00", "Z"), run_id])
 
 
 def remembered_runs(file: Path) -> list[str]:
     """Return the runs of which a SQLite file remembers deliveries."""
     with closing(sqlite3.connect(file)) as database:
-        return [run_id for (run_id,) in database.execute("SELECT run_id FROM outbound_transfer_memory ORDER BY run_id")]
+        owners = database.execute("SELECT json_extract(memory, '$.owner') FROM outbound_transfer_delivery_rows")
+        return sorted(json.loads(owner)[1] for (owner,) in owners if owner)
 
 
 def settings(conn_id: str) -> dict[str, str]:
     """Return the environment in which a connection's database remembers deliveries."""
-    return {"AIRFLOW__OUTBOUND_TRANSFER__STATE_CONN_ID": conn_id}
+    return {"AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": conn_id}
+
+
+def is_configured() -> bool:
+    """Return whether the environment names a database in which deliveries are remembered."""
+    return all(name in os.environ for name in settings(""))
 
 
 def keep_keys_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
     """Let a database remember what was delivered under delivery keys."""
     for name, value in {"AIRFLOW_CONN_STATES": connection, **settings("states")}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(deliveries, "PATIENCE", 1.0)
 
 
 def keep_deliveries_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
@@ -126,7 +217,7 @@ def keep_deliveries_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None
 def forget_keys(file: Path) -> None:
     """Lose what a SQLite file of :func:`keep_keys_in` remembers of delivery keys."""
     with closing(sqlite3.connect(file)) as database, database:
-        database.execute("DELETE FROM outbound_transfer_memory")
+        database.execute("DELETE FROM outbound_transfer_delivery_rows")
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from outbound_transfer.exceptions import RateLimited
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
 from support.calls import ProcessCrashed, process
-from support.memory import InMemoryStateStore, memory_of
+from support.memory import InMemoryRows, is_configured, memory_of, remembering, run_start, state_store_of
 
 
 class SimulatedClock:
@@ -96,9 +96,9 @@ class FakeTaskInstance:
     retries: int = 0
     try_number: int = 0
     max_tries: int = 0
-    start_date: datetime = field(default_factory=timezone.utcnow)
+    start_date: datetime | None = None
     #: What it remembers; see :mod:`support.memory`.
-    store: InMemoryStateStore | None = None
+    store: InMemoryRows | None = None
     has_own_memory: bool = True
     xcoms: dict[str, Any] = field(default_factory=dict)
     result: Any = None
@@ -122,6 +122,7 @@ class FakeTaskInstance:
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
+        self.start_date = self.start_date or run_start(self)
 
     def get_ti_count(self, *, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
         """The task instances of the run, of which some may be of tasks that its DAG has not any more."""
@@ -200,7 +201,8 @@ class FakeTaskInstance:
         while True:
             process.is_dead = False
             try:
-                return getattr(self._operator(), method)(context=self.context(), **kwargs)
+                with remembering(memory_of(self) if self.has_own_memory and not is_configured() else None):
+                    return getattr(self._operator(), method)(context=self.context(), **kwargs)
             except TaskDeferred as deferred:
                 self.deferrals += 1
                 if at_failure := self.at_trigger_failure:
@@ -218,7 +220,7 @@ class FakeTaskInstance:
         began = self.start_date
         dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
         dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
-        store = {"task_state_store": memory_of(self)} if self.has_own_memory else {}
+        store = {"task_state_store": state_store_of(self)} if self.has_own_memory else {}
         return {"ti": self, **store, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:

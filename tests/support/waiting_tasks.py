@@ -16,6 +16,7 @@ from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer_sandbox.testing import Sandbox
 from support import transfers
 from support.airflow_names import AirflowRescheduleException, TaskDeferred, timezone
+from support.memory import memory_of, remembering
 from support.tasks import FakeTaskInstance
 from support.triggers import PAUSE, Triggerer, first_shared_event
 from support.virtual_time import VirtualTime
@@ -76,7 +77,8 @@ class WaitingTask(FakeTaskInstance):
     def go_on(self) -> Any:
         """Run the task in a worker, until it ends or waits elsewhere."""
         method, arguments = self._next
-        return getattr(self.make(), method)(context=self.context(), **arguments)
+        with remembering(memory_of(self) if self.has_own_memory else None):
+            return getattr(self.make(), method)(context=self.context(), **arguments)
 
     def fired(self, deferred: TaskDeferred, event: Any) -> None:
         """Take the event that ends a deferral."""

@@ -71,16 +71,3 @@ def write_whole(path: str, content: bytes) -> None:
 
 def _is_sftp(filesystem: Any) -> bool:
     return hasattr(getattr(filesystem, "client", None), "start_sftp_client")
-
-
-def resolve_links(filesystem: Any, path: str) -> str:
-    """Return a path with the links in it resolved; only SFTP has links."""
-    if not _is_sftp(filesystem):
-        return path
-    from fsspec.asyn import sync
-
-    async def resolve() -> str:
-        async with filesystem.client.start_sftp_client() as sftp:
-            return str(await sftp.realpath(path))
-
-    return str(sync(filesystem.loop, resolve))

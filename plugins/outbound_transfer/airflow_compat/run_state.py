@@ -1,9 +1,7 @@
-"""What Airflow says of a task's run when a worker asks it: task instances, their states and XComs, and other runs."""
+"""What Airflow says of a task's run when a worker asks it: task instances and their states."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -11,12 +9,6 @@ if TYPE_CHECKING:
 
 #: How many task ids a request to Airflow names: they are in its URL.
 _MAX_TASK_IDS: Final = 100
-
-#: Added to the time from which on other runs are looked for: a run may be made for a time to come.
-_FUTURE: Final = timedelta(days=3_650)
-
-#: The runs that are found for a time: those that were due last then, and now.
-_MAX_NEIGHBORS: Final = 2
 
 
 def read_clears(context: Context) -> tuple[int, int]:
@@ -29,14 +21,8 @@ def read_clears(context: Context) -> tuple[int, int]:
 
 
 def instance_name(task_id: str, map_index: int | None) -> str:
-    """Return the name of a task instance in what :func:`find_states` returns."""
+    """Return the name of a task instance in what Airflow returns."""
     return task_id if map_index is None or map_index < 0 else f"{task_id}_{map_index}"
-
-
-def find_states(ti: Any, task_ids: list[str]) -> Mapping[str, str]:
-    """Return the states of the run's instances of some tasks, by :func:`instance_name`."""
-    found = ti.get_task_states(dag_id=ti.dag_id, map_index=None, task_ids=task_ids, run_ids=[ti.run_id])
-    return {name: str(state) for name, state in found.get(ti.run_id, {}).items()}
 
 
 def find_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> str | None:
@@ -62,29 +48,3 @@ def count_instances(ti: Any, task_ids: list[str] | None = None) -> int:
     """Return how many task instances the run has, of all tasks or of some."""
     only = {} if task_ids is None else {"task_ids": task_ids}
     return int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], **only))
-
-
-def find_neighboring_runs(ti: Any, before: datetime, map_index: int) -> Iterator[str]:
-    """Yield the ids of other runs of the task that were due last before a time, and of the last of all.
-
-    None before Airflow 3.2, and none without a logical date.
-    """
-    if not hasattr(ti, "get_previous_ti"):
-        return
-    for due in (before, datetime.now(UTC) + _FUTURE):
-        for _ in range(_MAX_NEIGHBORS):
-            found = ti.get_previous_ti(logical_date=due, map_index=map_index)
-            if found is None or found.logical_date is None:
-                break
-            due = found.logical_date
-            if found.run_id != ti.run_id:
-                yield found.run_id
-
-
-def iter_mappings(pulled: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the mappings in the XComs of several tasks, some of them mapped or without an XCom."""
-    if isinstance(pulled, Mapping):
-        yield pulled
-    elif isinstance(pulled, Iterable) and not isinstance(pulled, str):
-        for each in pulled:
-            yield from iter_mappings(each)

@@ -26,8 +26,7 @@ class StaleTry(OutboundTransferError):
     """A later try of the task has begun, so this one must do nothing more.
 
     What to do: nothing, as a later try runs or another task delivers: a retry returns its transfer. If this is the
-    newest try, the schedulers' clocks differ: clear the task again. If a row of the table of memory is gone, somebody
-    deleted it or restored the database: the retry lists what was sent.
+    newest try, the schedulers' clocks differ: clear the task again.
     """
 
 
@@ -69,29 +68,21 @@ class TaskTry(NamedTuple):
         """The task instance, which its tries have in common."""
         return self[:4]
 
-    def remembers(self, run_started_at: str) -> bool:
-        """Return whether the memory of an earlier try, whose run was started then, is this task's.
+    def check_newest(self, run_started_at: str, try_number: int) -> None:
+        """Check that another attempt of the task instance has not begun after this one.
 
-        A clear starts a finished run anew. The memory that a first try finds, of a run that was started before its own,
-        is of a run that was deleted and made again under its id.
+        :param run_started_at: of that attempt, as ``try_number``.
+        :raises StaleTry: it has, or the run was started again since this attempt began.
         """
-        return run_started_at == self.run_started_at or not self.is_fresh
-
-    def check_newest(self, other: TaskTry) -> None:
-        """Check that another try of the task instance has not begun after this one.
-
-        :raises StaleTry: it has, or the run was started again since this try began.
-        """
-        if other.run_started_at > self.run_started_at:
+        if run_started_at > self.run_started_at:
             raise StaleTry(
                 "This task's run was started again since, so this try does nothing more, and sends nothing. If it is "
                 "the newest try, the schedulers' clocks differ: clear the task again"
             )
         # A task instance that was deleted, and made anew in a run that was started again, counts its tries from 1.
-        if other.run_started_at == self.run_started_at and other.try_number > self.try_number:
-            newest = other.try_number
+        if run_started_at == self.run_started_at and try_number > self.try_number:
             raise StaleTry(
-                f"Try {newest} of this task has begun: try {self.try_number} does nothing more, and sends nothing. If "
-                f"the task instance was deleted and created again, clear the task until its try number is {newest} or "
-                "more"
+                f"Try {try_number} of this task has begun: try {self.try_number} does nothing more, and sends nothing. "
+                f"If the task instance was deleted and created again, clear the task until its try number is "
+                f"{try_number} or more"
             )

@@ -12,7 +12,6 @@ import msgspec
 from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
-from outbound_transfer.airflow_compat.version import HAS_STATE_STORES
 from outbound_transfer.cli.commands import (
     KINDS,
     NO_FEED,
@@ -22,17 +21,21 @@ from outbound_transfer.cli.commands import (
     open_sql_feed,
     with_connections,
 )
+from outbound_transfer.delivery.place import DeliveriesPlace, require_deliveries
 from outbound_transfer.hooks.health import check_service, read_settings
 from outbound_transfer.ledger.config import is_ledger_missing, open_ledger, read_config
 from outbound_transfer.protocol.health import Finding, Health, exit_status
-from outbound_transfer.warehouse.config import MemoryPlace, find_memory_place, require_memory_place
-from outbound_transfer.warehouse.health import check_feed, check_in_doubt, check_tables, describe_failure
+from outbound_transfer.warehouse.health import (
+    check_feed,
+    check_in_doubt,
+    check_tables,
+    describe_failure,
+)
 from outbound_transfer.warehouse.schema import (
     ACCOUNTS_GROUP,
     FEED,
     LEDGER,
     LISTING,
-    MEMORY_GROUP,
 )
 from outbound_transfer.warehouse.timestamps import utc_now
 
@@ -99,18 +102,23 @@ def _check_service(settings: Settings | None) -> Iterator[Finding]:
 
 
 def _check_state() -> Iterator[Finding]:
-    if place := find_memory_place():
-        name, warehouse = str(place), place.open().warehouse
-        yield _run(name, lambda: check_tables("state", name, warehouse, (MEMORY_GROUP,)))
-    elif HAS_STATE_STORES:
-        yield Finding("state", Health.OK, "Airflow's own store has the memory of deliveries.")
-    else:
-        require_memory_place("Before Airflow 3.3, a delivery or a wait")  # which fails
+    place = require_deliveries()
+    yield _run(str(place), lambda: _check_deliveries(place))
+
+
+def _check_deliveries(place: DeliveriesPlace) -> Finding:
+    """Return whether the database of the table of deliveries responds."""
+    if place.file and not place.file.exists():
+        return Finding("state", Health.OK, f"{place} is not there yet: the first task that needs it makes it.")
+    is_made = place.open().is_made()
+    return Finding(
+        "state", Health.OK, f"{place} responds. Table of deliveries: {'there' if is_made else 'not made yet'}."
+    )
 
 
 def _check_ledger(conn_id: str) -> Iterator[Finding]:
     if config := read_config():
-        name, warehouse = str(MemoryPlace(config.conn_id, config.file)), open_ledger(config, TIMEOUT)
+        name, warehouse = str(DeliveriesPlace(config.conn_id, config.file)), open_ledger(config, TIMEOUT)
         yield _run(name, lambda: check_tables("ledger", name, warehouse, (LEDGER,)))
         yield _run(name, lambda: check_in_doubt(warehouse, conn_id))
         return

@@ -14,9 +14,9 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 
 from outbound_transfer.airflow_compat.names import redact
+from outbound_transfer.delivery.place import find_deliveries
 from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.warehouse.config import find_memory_place
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
@@ -143,13 +143,13 @@ def views(arguments: Namespace) -> None:
 @with_connections
 def clean_memory(arguments: Namespace) -> None:
     """Delete the memory of tasks whose deliveries have not changed for some time; delivery keys stay."""
-    place, oldest = find_memory_place(), utc_now() - arguments.older_than
+    place, oldest = find_deliveries(), utc_now() - arguments.older_than
     if place is None or (place.file and not place.file.exists()):
-        print_rows(arguments, "There is no table of memory: nothing to delete.", {"deleted": 0})
+        print_rows(arguments, "There is no table of deliveries: nothing to delete.", {"deleted": 0})
         return
     days = pluralize(arguments.older_than.days, "day")
     confirm(arguments, f"Delete memory older than {days}? A task that is cleared later forgets what it sent.")
-    deleted = place.open().clean(oldest)
+    deleted = place.open(patience=0.0).clean(oldest)
     print_rows(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
 
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, ServiceError, TransferLimitReached
+from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, ServiceError
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def retry(
     def delay(state: RetryCallState) -> float:
         error = _error_of(state)
         retry_after = error.retry_after if isinstance(error, ServiceError) else None
-        if isinstance(error, TransferLimitReached):
+        if error.waits_for_slot:
             return max(policy.slot_interval, retry_after or 0.0) + random.random()  # noqa: S311
         if isinstance(error, RateLimited) and retry_after is None:
             retry_after = RATE_LIMIT_DELAY
@@ -91,7 +91,7 @@ def retry(
     def is_over(state: RetryCallState) -> bool:
         nonlocal failures, doubts, waited, waited_for_slot
         error = _error_of(state)
-        waits_for_slot = isinstance(error, TransferLimitReached)
+        waits_for_slot = error.waits_for_slot
         failures += not (waits_for_slot or isinstance(error, RateLimited))
         doubts += error.in_doubt
         if waits_for_slot:

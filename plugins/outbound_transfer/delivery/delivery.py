@@ -1,316 +1,288 @@
-"""A delivery in one try of a task: gather the evidence, decide, act. The only module with effects.
+"""A delivery in one attempt of a task: claim the row, decide, act.
 
-The order of the effects is what makes a crash at any point safe. Each line is stored before the next one starts:
+The order of the effects makes a crash at any point safe. Each line is stored before the next one starts:
 
-1. This try has begun: :meth:`Delivery.begin`. From then on, no earlier try can store anything, so none begins a send.
+1. This attempt has begun: :meth:`.Row.claim`. From then on, no earlier one can store anything, so none begins a send.
 2. The draft's id: :meth:`Delivery.prepare`. A draft whose id nobody has stored is never sent.
-3. A send begins: :meth:`Delivery.send`. Before each attempt at it, everything that may have changed is asked again.
-
-How the try ended is stored last (:meth:`Delivery.closing`): without that word of it, its draft is discarded.
+3. Each file: its name before its upload, its record after it, and that all are attached: :meth:`.Filling.fill`.
+4. A send begins: :meth:`.Sending.send`. Before each attempt, everything that may have changed is read again.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from outbound_transfer.delivery.check import check_sent, describe_changes
-from outbound_transfer.delivery.decision import (
-    Action,
-    ById,
-    Check,
-    Decision,
-    Phase,
-    Reason,
-    Step,
-    decide,
-)
-from outbound_transfer.delivery.draft_writer import DraftWriter
-from outbound_transfer.delivery.evidence import EvidenceCollector
-from outbound_transfer.delivery.memory import Likeness, Memory, Scope, may_be_cleared_since
-from outbound_transfer.delivery.observer import DeliveryObserver
-from outbound_transfer.delivery.refusal import refusal
-from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, NotFound
+from outbound_transfer.client import Discarded
+from outbound_transfer.delivery.check import check_sent, is_of
+from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
+from outbound_transfer.delivery.draft import Filling
+from outbound_transfer.delivery.row import Memory, Row, digest_of_each, hash_of
+from outbound_transfer.delivery.sending import Sending, delete_draft
+from outbound_transfer.files.attached import describe_differences
+from outbound_transfer.protocol.digests import digest_with, matches
+from outbound_transfer.protocol.errors import AlreadyDelivered
+from outbound_transfer.protocol.identity import identity_of
+from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from outbound_transfer.client import Client
-    from outbound_transfer.delivery.memory_store import MemoryStore
+    from outbound_transfer.delivery.attempt import Attempt
+    from outbound_transfer.delivery.observer import DeliveryObserver
     from outbound_transfer.delivery.order import Order
-    from outbound_transfer.delivery.task_facts import TaskFacts
+    from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.protocol.models import Transfer
 
 
 class DraftOutdated(Exception):
-    """Control flow, not an error: the draft was discarded, as what it was made from changed right before its send."""
+    """Control flow, not an error: the draft was deleted, as what it was made from changed right before its send."""
 
 
 class Delivery:
-    """One try of a delivery.
+    """One attempt of a delivery, whose row it has claimed.
 
-    :param scope: where the connection leads.
-    :param observer: is notified of every step.
-    :param on_draft: called once the draft or the sent transfer that this try works on is known.
-    :param on_sent: called when this try has sent its transfer.
-    :param is_of_other_key: returns whether a transfer was delivered under another delivery key.
+    :param delivery_key: "" if the task instance identifies the delivery.
+    :param on_draft: called once the draft or the sent transfer that this attempt works on is known.
+    :ivar transfer: the draft or the sent transfer, as the service showed it last; None before it is known.
+    :ivar has_sent: whether this attempt has sent it.
     """
 
     def __init__(
         self,
         client: Client,
-        store: MemoryStore,
+        row: Row,
+        attempt: Attempt,
+        observer: DeliveryObserver,
         log: Logger,
         *,
-        facts: TaskFacts,
-        scope: Scope,
-        observer: DeliveryObserver | None = None,
+        delivery_key: str = "",
         on_draft: Callable[[Delivery], object] = lambda delivery: None,  # noqa: ARG005
-        on_sent: Callable[[], object] = lambda: None,
-        is_of_other_key: Callable[[str], bool] = lambda transfer_id: False,  # noqa: ARG005
     ) -> None:
-        observer = observer or DeliveryObserver()
-        self.client, self.store, self.log, self.facts, self.scope = client, store, log, facts, scope
-        self.evidence = EvidenceCollector(client, facts, scope, observer, is_of_other_key)
-        self.draft = DraftWriter(client, store, log, Memory(facts.writer, scope), observer)
-        self._on_draft, self._on_sent = on_draft, on_sent
-        self._is_first_attempt = True
-        #: Whether an attempt at the send was made before, after which the next one has waited.
-        self._has_waited = facts.is_resumed
+        self.client, self.row, self.attempt, self.observer, self.log = client, row, attempt, observer, log
+        self.delivery_key, self._on_draft = delivery_key, on_draft
+        self.transfer: Transfer | None = None
+        self.has_sent = False
 
     @property
     def memory(self) -> Memory:
-        """What is remembered, as this try knows it."""
-        return self.draft.memory
-
-    @property
-    def transfer(self) -> Transfer | None:
-        """The draft or the sent transfer, as the service showed it last; None before it is known."""
-        return self.evidence.transfer
-
-    # The beginning.
-
-    def begin(self, question: Likeness | None = None) -> None:
-        """Load what the newest try has stored, and store that this one has begun.
-
-        :param question: a question that this task has left open under another delivery key.
-        :raises StateLost: the store does not keep what it is given, or a later try has begun.
-        """
-        remembered, is_complete = self.store.begin()
-        question = question if is_complete else self.facts.missing_memory.or_wider(question)
-        before, writer = remembered or Memory(self.facts.writer, self.scope), self.facts.writer
-        self.draft.memory = before.continued(writer, question, is_complete=is_complete)
-        self.store.save_verified(self.memory)
-
-    def keep(self, **known: Any) -> None:
-        """Store what is known beside what is remembered."""
-        self.draft.keep(replace(self.memory, **known))
-
-    def may_have_sent(self) -> bool:
-        """Return whether an earlier try may have sent something."""
-        return self.memory.has_gap or self.memory.phase is Phase.SENDING
+        """What the row remembers, as this attempt knows it."""
+        return self.row.memory
 
     @property
     def possibly_sent_id(self) -> str:
         """The id of what was sent, or may have been; "" if nothing was."""
-        return self.memory.draft_id if self.memory.phase is Phase.SENDING else ""
+        return self.memory.transfer_id if self.memory.phase is Phase.SENDING else ""
+
+    @property
+    def may_have_sent(self) -> bool:
+        """Whether an earlier attempt may have sent something."""
+        return self.memory.phase in (Phase.SENDING, Phase.DISCARDING)
+
+    def deliver(self, order: Order, max_parallel: int) -> Transfer:
+        """Create, fill and send a draft, or return the transfer that was sent.
+
+        :raises AlreadyDelivered: something else was sent, or may have been.
+        :raises DraftOutdated: ``order.is_outdated`` says so; there is no draft any more.
+        """
+        act = self.prepare(order)
+        draft, fresh = self._known(), None
+        if act is Act.RETURN:
+            self._check_returned(order, draft)
+            return draft
+        if act is Act.CREATE:
+            filling = Filling(self.client, self.row, draft.id, "", self.observer, self.log)
+            filling.fill(order.find(), {}, max_parallel)
+            self.row.save(phase=Phase.HANDED_ON)
+            fresh = _with_files(draft, filling)
+        return self._send(order, fresh)
+
+    def prepare(self, order: Order | None) -> Act:
+        """Create a draft, or find that this attempt has filled one, or that it was sent: see :attr:`transfer`.
+
+        :param order: None to leave nothing behind that can be sent.
+        :raises AlreadyDelivered: what to deliver was sent, or may have been, and must not be sent again.
+        """
+        seen = Seen.NOTHING_YET
+        while True:
+            other = order is not None and bool(self._differences(order))
+            act = decide(Known(self.memory.phase, seen, other, has_filled=bool(order and self.attempt.claim)))
+            match act:
+                case Act.READ:
+                    seen = self._look()
+                case Act.FORGET:
+                    self.log.warning("Transfer %s of an earlier attempt is given up", self.memory.transfer_id)
+                    self.row.save(Memory.emptied)
+                    seen = Seen.NOTHING_YET
+                case Act.DISCARD:
+                    self._discard()
+                    seen = Seen.NOTHING_YET
+                case Act.CREATE:
+                    if order:
+                        self._create(order)
+                    return act
+                case Act.RESUME | Act.RETURN:
+                    self._on_draft(self)
+                    return act
+                case _:
+                    raise self._refusal(act, order)
 
     def withdraw(self) -> None:
-        """Make sure that nothing can be sent any more of what is remembered: the task delivers something else now.
+        """Leave nothing behind that can be sent: the task delivers something else now.
 
         :raises AlreadyDelivered: something was sent, or may have been.
         """
-        while self.memory.phase is not Phase.EMPTY:
-            decision = self._decide(Step.PREPARE, None)
-            if decision.action is Action.REFUSE:
-                raise self._refusal(Reason.OTHER_KEY, None)
-            self._act(decision, None)
-
-    # Before the send.
-
-    def deliver(self, order: Order, max_parallel_uploads: int) -> Transfer:
-        """Create, fill and send a draft, or find that it was sent."""
-        transfer = self.prepare(order)
-        if not transfer.is_draft:
-            return transfer
-        try:
-            self.draft.fill(transfer, order.find(), max_parallel_uploads)
-            return self._send(order)
-        except (DraftChanged, NotFound):
-            self.store.check_still_own()  # whoever has taken over has discarded the draft
-            raise
-
-    def prepare(self, order: Order, *, is_shared: bool = False) -> Transfer:
-        """Return the draft to fill, or the transfer if it was sent.
-
-        :param is_shared: other tasks fill and send the draft, so that it counts as one that may be sent.
-        :raises AlreadyDelivered: what to deliver was sent, or may have been, and must not be sent again.
-        """
-        self.evidence.is_shared = is_shared
-        self.draft.memory = self.evidence.with_question(self.memory, order)
-        while True:
-            decision = self._decide(Step.PREPARE, order)
-            match decision.action:
-                case Action.CREATE:
-                    order.find()  # a missing file must leave no draft behind
-                    phase = Phase.SENDING if is_shared else Phase.DRAFT
-                    return self._work_on(self.draft.create(order.new, self.evidence.digests(order), phase))
-                case Action.RESUME:
-                    self.draft.resume()
-                    return self._work_on(self.transfer)
-                case Action.RETURN:
-                    return self._return(order)
-                case _:
-                    self._act(decision, order)
-
-    def _decide(self, step: Step, order: Order | None) -> Decision:
-        return decide(step, self.evidence.gather(self.memory, order))
-
-    def _act(self, decision: Decision, order: Order | None) -> None:
-        """Take a step after which the table is read again."""
-        match decision.action:
-            case Action.RETRIEVE:
-                self.evidence.retrieve(self.memory)
-                if self.evidence.seen_of(self.memory).by_id is ById.SENT and self.memory.phase is not Phase.SENDING:
-                    self.draft.keep(replace(self.memory, phase=Phase.SENDING))  # a late send of an earlier try
-                    self.evidence.note(self.memory, by_id=ById.SENT)
-            case Action.SEARCH:
-                assert order is not None, "only what is to be delivered is searched for"
-                self.log.info("Checking with the service whether this was sent before")
-                self.evidence.search(self.memory, order)
-                seen = self.evidence.seen_of(self.memory)
-                if seen.found and self.memory.question is Likeness.EXACT:
-                    # Another has sent its item, which may change before it is looked for again.
-                    self.draft.memory = replace(self.memory, question=Likeness.SAME_PEOPLE)
-                    self.evidence.note(self.memory, **seen._asdict())
-            case Action.DISCARD:
-                self._discard()
-            case Action.FORGET:
-                self.log.warning("Transfer %s of an earlier try: %s", self.memory.draft_id, decision.action.value)
-                self.draft.remember(decision.action)
-            case _:
-                assert decision.reason is not None, decision
-                raise self._refusal(decision.reason, order, self.evidence.seen_of(self.memory).found)
-
-    def _work_on(self, transfer: Transfer | None) -> Transfer:
-        assert transfer is not None, "it was looked at"
-        self.evidence.transfer = transfer
-        self._on_draft(self)
-        return transfer
-
-    def _discard(self) -> bool:
-        return self.draft.discard(is_draft=self.evidence.seen_of(self.memory).by_id is ById.DRAFT)
-
-    def _send(self, order: Order) -> Transfer:
-        """Send the draft.
-
-        :raises DraftOutdated: it was discarded instead.
-        :raises AlreadyDelivered: its like was sent meanwhile.
-        :raises DraftChanged: during a wait, somebody else has changed it.
-        :raises TaskNotRunning, StateLost, StaleTry: another try decides now.
-        :raises WrongTransfer: what was sent is not what was meant.
-        """
-        self._is_first_attempt = True
-        transfer = self.draft.send(lambda: self._before_attempt(order))
-        self._on_sent()
-        self.evidence.transfer = transfer
-        check_sent(self.memory, transfer)
-        return transfer
-
-    def _before_attempt(self, order: Order) -> None:
-        """Ask again whatever may have changed since the last attempt, or since the draft was prepared."""
-        self._note_wait()
-        while True:
-            decision = self._decide(Step.SEND, order)
-            match decision.action:
-                case Action.SEND:
-                    return
-                case Action.CHECK:
-                    assert order.is_outdated is not None, "there is something to check"
-                    self.evidence.note(self.memory, is_outdated=Check.YES if order.is_outdated() else Check.NO)
-                case Action.CONFIRM:
-                    self.facts.check_still_running()
-                    self.store.check_still_own()
-                    self.evidence.note(self.memory, is_wanted=Check.YES)
-                case Action.DISCARD:
-                    if not self._discard():
-                        return  # an earlier attempt has sent it, as the next one finds out
-                    raise DraftOutdated
-                case Action.REFUSE:
-                    found = self.evidence.seen_of(self.memory).found
-                    if not self._discard():
-                        return
-                    assert decision.reason is not None, decision
-                    raise self._refusal(decision.reason, order, found)
-                case _:
-                    self._act(decision, order)
-
-    def _note_wait(self) -> None:
-        """After a wait, nothing is known any more."""
-        if self._has_waited and self.facts.is_mapped:  # the list may be in another order since, and its items cleared
-            question = Likeness.EXACT.or_wider(self.memory.question)
-            self.draft.memory = replace(self.memory, question=question)
-        if not self._is_first_attempt:
-            self.evidence.check_unchanged(self.memory)
-        self._has_waited, self._is_first_attempt = True, False
-        self.evidence.forget()
-
-    def _return(self, order: Order) -> Transfer:
-        """Return the transfer that was sent; after a clear, only if its files are still those that were sent."""
-        transfer = self.transfer
-        assert transfer is not None, "it was looked at"
-        self._on_draft(self)
-        check_sent(self.memory, transfer)
-        is_asked_anew = may_be_cleared_since(self.memory, self.facts.writer) or self._has_other_files(order)
-        if is_asked_anew and (changes := describe_changes(self.memory, order, self.log)):
-            raise self._refusal(Reason.OTHER_INPUT, order, differences=changes)
-        self.log.info("Transfer %s (%s) was sent by an earlier try", transfer.id, transfer.status)
-        return transfer
-
-    def _has_other_files(self, order: Order) -> bool:
-        return self.memory.input is None or "files" in self.memory.input.differences(order.new, order.files)
-
-    def _refusal(
-        self, reason: Reason, order: Order | None, found: Transfer | None = None, differences: str = ""
-    ) -> AlreadyDelivered:
-        memory = self.memory
-        if not differences and memory.input and order:
-            differences = ", ".join(memory.input.differences(order.new, order.files)) or "phones or security_answer"
-        found_id, key = found.id if found else "", self.facts.delivery_key
-        return refusal(reason, memory.draft_id, found_id, differences, memory.scope, self.scope, key)
+        if self.prepare(None) is Act.RETURN:
+            raise AlreadyDelivered(
+                f"Transfer {self.memory.transfer_id} was sent under the delivery_key or in the account that this task "
+                "had before. Nothing is sent. To deliver this, trigger a new DAG run."
+            )
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:
-        """Store how this try ended, if an error or a skip ends the block before the send.
+        """Delete the draft if an error or a skip ends the block before the send, and no later attempt is to come.
 
-        With no call in doubt, the next try may continue with the draft. If there is none, the draft is discarded.
-
-        :param is_final: whether no later try continues, so that the draft is to be discarded.
+        :param is_final: whether none is.
         :param open_client: returns a client whose calls give up soon and do not defer.
         """
         try:
             yield
         except BaseException as error:
             try:
-                self._close(open_client if is_final(error) else None)
+                if is_final(error) and self.memory.phase in UNSENT:
+                    self.row.check_own()
+                    with open_client() as self.client:
+                        self.prepare(None)
             except Exception as failure:
-                self.log.warning("Draft '%s' of this task stays at the service: %s", self.memory.draft_id, failure)
+                self.log.warning("Draft '%s' of this task stays at the service: %s", self.memory.transfer_id, failure)
             raise
 
-    def _close(self, open_client: Callable[[], Client] | None) -> None:
-        phase = self.memory.phase
-        if open_client and phase in (Phase.DRAFT, Phase.HANDED_ON):
-            self.store.check_still_own()
-            with open_client() as client:
-                self.draft.client = self.evidence.client = client
-                if self.transfer is None:
-                    self.evidence.retrieve(self.memory)
-                if self.transfer and self.transfer.is_draft:
-                    self._discard()
-        elif phase is Phase.DRAFT and self.draft.has_stopped:
-            self.draft.remember(Action.RESUME, phase=Phase.HANDED_ON)
-        elif phase is Phase.EMPTY:
-            self.store.save(self.memory)
+    def _look(self) -> Seen:
+        memory, settings = self.memory, self.client.settings
+        if memory.account != settings.account:
+            return Seen.ELSEWHERE
+        transfer = self.client.find_transfer(memory.transfer_id)
+        if transfer is None or not is_of(memory, transfer):
+            has_same_key = matches(memory.key_check, "key", settings.transfer_api_key)
+            return Seen.GONE if has_same_key else Seen.ELSEWHERE
+        self.transfer = transfer
+        if transfer.is_draft:
+            return Seen.DRAFT
+        self.observer.record_transfer(transfer)
+        if memory.phase is not Phase.SENDING:  # a late send of an earlier attempt
+            self.row.save(phase=Phase.SENDING)
+        return Seen.SENT
+
+    def _create(self, order: Order) -> None:
+        order.find()  # a missing file must leave no draft behind
+        client, salt = self.client, secrets.token_hex(8)
+        self.transfer = transfer = client.create_transfer(order.new)
+        self.row.save(
+            phase=Phase.DRAFT,
+            transfer_id=transfer.id,
+            account=client.settings.account,
+            key_check=digest_with("key", salt, client.settings.transfer_api_key),
+            salt=salt,
+            input=digest_of_each(order.arguments(), salt),
+            identity=digest_with(identity_of(transfer), salt),
+            item=hash_of(self.attempt.run, identity_of(transfer)),
+            asked=self.attempt.asked,
+            security=order.new.security or "",
+            is_rehearsal=client.settings.rehearses,
+            chosen=order.chosen,
+        )
+        self.observer.record_transfer(transfer)
+        self.log.info("Created draft %s for %s", transfer.id, pluralize(len(order.new.recipients), "recipient"))
+        self._on_draft(self)
+
+    def _discard(self) -> Discarded:
+        transfer_id = self.memory.transfer_id
+        outcome = delete_draft(self.client, self.row)
+        if outcome is not Discarded.SENT:
+            self.observer.record_draft_removed(transfer_id)
+            self.log.info("Discarded draft %s", transfer_id)
+        return outcome
+
+    def _send(self, order: Order, fresh: Transfer | None) -> Transfer:
+        def check() -> None:
+            if order.is_outdated and order.is_outdated():
+                raise DraftOutdated
+
+        sending = Sending(self.client, self.row, self.attempt, self.observer, draft=fresh, check=check)
+        try:
+            transfer = sending.send()
+        except DraftOutdated:
+            if self._discard() is not Discarded.SENT:
+                raise
+            transfer = self.client.get_transfer(self.memory.transfer_id)
+        self.has_sent = sending.has_sent
+        self.transfer = transfer
+        self.observer.record_transfer(transfer)
+        self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        return transfer
+
+    def _known(self) -> Transfer:
+        assert self.transfer is not None, "it was read or created"
+        return self.transfer
+
+    def _check_returned(self, order: Order, transfer: Transfer) -> None:
+        """Check that a transfer is what was meant to be sent; after a clear, that its files are still those to deliver.
+
+        :raises WrongTransfer, AlreadyDelivered: it is not; they are not.
+        """
+        memory = self.memory
+        check_sent(memory, transfer)
+        if not memory.entries or memory.files() is None:
+            raise AlreadyDelivered(
+                f"Somebody else sent transfer {transfer.id} before this task had attached its files. Some may be "
+                "missing. Nothing is sent. To deliver them, trigger a new DAG run."
+            )
+        # Another task that takes over a delivery key asks anew, as a clear does, and a run that is made again.
+        if memory.asked != self.attempt.asked and (changes := self._changed_files(order)):
+            raise self._refusal(Refuse.OTHER_INPUT, order, changes)
+        self.log.info("Transfer %s (%s) was sent by an earlier attempt", transfer.id, transfer.status)
+
+    def _changed_files(self, order: Order) -> str:
+        """Describe how the files to deliver differ from those that were sent; "" if they do not, or are gone."""
+        if order.find_sources is None:
+            return ""
+        gone: list[OutboundTransferError] = []
+        sources, held = order.find_sources(gone), self.memory.held
+        if gone:
+            names = {source.name for source in sources}
+            held = {name: each for name, each in held.items() if name in names}
+        differences = describe_differences(held, sources)
+        if gone and not differences:
+            self.log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])
+        return "; ".join([*differences[:5], *map(str, gone[:5])]) if differences else ""
+
+    def _differences(self, order: Order) -> list[str]:
+        """Return the arguments that differ from those that the draft was made from."""
+        memory = self.memory
+        if not memory.input:
+            return []
+        now = digest_of_each(order.arguments(), memory.salt)
+        return sorted(name for name in {*now, *memory.input} if now.get(name) != memory.input.get(name))
+
+    def _refusal(self, reason: Act | Refuse, order: Order | None, differences: str = "") -> AlreadyDelivered:
+        key = self.delivery_key
+        return AlreadyDelivered(
+            str(reason.value).format(
+                subject=f"Delivery key {key!r}" if key else "This run",
+                id=self.memory.transfer_id,
+                differences=differences or ", ".join(self._differences(order) if order else ()),
+                then=self.memory.account,
+                now=self.client.settings.account,
+                another=f"trigger a new DAG run{' with another delivery_key' if key else ''}",
+            )
+        )
+
+
+def _with_files(draft: Transfer, filling: Filling) -> Transfer:
+    """Return a draft with the files that this attempt has just attached."""
+    from msgspec.structs import replace
+
+    return replace(draft, files=tuple(filling.records(list(filling.files))))

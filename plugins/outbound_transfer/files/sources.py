@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 #: ``{"name": …, "content": …}`` for a file that exists nowhere (see :class:`.Content`).
 FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
 
-#: A file as JSON can represent it.
-PlainSpec: TypeAlias = "str | dict[str, str]"
-
-#: The same, with its content if it is given by that.
+#: A file, with its content if it is given by that.
 ParsedSpec: TypeAlias = "str | dict[str, Any]"
 
 _SPEC_KEYS: Final = frozenset(("path", "name", "content"))
@@ -186,19 +183,6 @@ def resolve_files(
     return sources
 
 
-def normalize_files(files: FileSpec | Iterable[FileSpec] | None) -> list[PlainSpec]:
-    """Convert ``files`` to what JSON can represent, the same in each try of a task. No file is read.
-
-    Of a file that is given by its content, this is the name and the digest of text or bytes: what a callable will
-    return is not known, so another content of the same name is the same request, as it is of the same path.
-
-    :param files: see :func:`parse_files`. A generator is consumed.
-    :return: paths, URIs or patterns, or mappings with ``path`` and ``name``, or with ``name`` and ``sha256``.
-    :raises InvalidDelivery: an element is not a file.
-    """
-    return [_plain(spec) for spec in parse_files(files)]
-
-
 def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]:
     """Convert ``files`` to a list of paths, URIs or patterns and of mappings. No file is read, no content produced.
 
@@ -233,12 +217,6 @@ def _parse(spec: Any) -> ParsedSpec:
             + (f"; not {', '.join(map(repr, unknown[:5]))}" if unknown else "")
         )
     return {"path": _path_text(spec["path"]), "name": name} if name else {"path": _path_text(spec["path"])}
-
-
-def _plain(spec: ParsedSpec) -> PlainSpec:
-    if isinstance(spec, str) or "path" in spec:
-        return spec
-    return {"name": spec["name"], "sha256": spec["content"].sha256}
 
 
 def _path_text(given: object) -> str:

@@ -15,7 +15,7 @@ from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file, is_
 from outbound_transfer.airflow_compat.names import conf, timezone
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.errors import DeferRequested, TransferLimitReached
+from outbound_transfer.protocol.errors import DeferRequested
 from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.errors import fail_without_retry
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import RetryPolicy
+    from outbound_transfer.delivery.row import Row
     from outbound_transfer.ledger.recorder import DeliveryRecorder
     from outbound_transfer.protocol.errors import CallError
 
@@ -48,8 +49,11 @@ class OutboundTransferOperator(BaseOperator):
     owns_delivery = True
     recorder: DeliveryRecorder
     _was_deferred = False
-    #: Seconds that this try has waited in deferred mode.
+    #: Seconds that this try has waited in deferred mode, and the claim of its delivery's row that it has made.
     _waited = 0.0
+    _claim = 0
+    #: The row of the delivery that this try works on.
+    _row: Row | None = None
     #: Whether this try has sent the transfer, or found that it was sent: what fails from then on is no delivery.
     _is_delivered = False
 
@@ -101,13 +105,15 @@ class OutboundTransferOperator(BaseOperator):
         event: Any = None,  # noqa: ARG002
         *,
         waited: float = 0.0,
+        claim: int = 0,
     ) -> Any:
         """Resume after a deferred wait.
 
         :param waited: seconds that the task has waited so in all. It has a default because ``dag.test()`` of Airflow
             3.3 passes the event only.
+        :param claim: of the delivery's row, as the process that was deferred has made it; 0 if it has made none.
         """
-        self._was_deferred, self._waited = True, waited
+        self._was_deferred, self._waited, self._claim = True, waited, claim
         return self._run(context)
 
     def _run(self, context: Context) -> Any:
@@ -143,12 +149,13 @@ class OutboundTransferOperator(BaseOperator):
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
-        return {"waited": self._waited + request.seconds}
+        claim = self._row.claim_number if self._row else 0
+        return {"waited": self._waited + request.seconds, "claim": claim}
 
     def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
         """Log a wait; one for a slot frees the worker."""
         from outbound_transfer.client.retry import log_retry
 
         log_retry(operation, error, seconds)
-        if self.deferrable and isinstance(error, TransferLimitReached):
+        if self.deferrable and error.waits_for_slot:
             raise DeferRequested(seconds)

@@ -16,7 +16,7 @@ from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_repea
 
 if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import ParsedSpec, PlainSpec, Source
+    from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.protocol.errors import OutboundTransferError
 
     #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
@@ -37,6 +37,8 @@ class FilesOperator(TransferTaskOperator):
     needs_files = True
     #: What ``on_empty`` may be.
     on_empty_choices: tuple[str, ...] = ("fail", "skip")
+    #: Paths and URIs of the files that this try has found.
+    located: Sequence[str] = ()
 
     def __init__(
         self,
@@ -93,14 +95,10 @@ class FilesOperator(TransferTaskOperator):
             self.files = wrap_contents(replace_none_texts(templates, self.files), rendered=True)
             self.checksums = replace_none_texts(checksums, self.checksums)
 
-    def parse_files(self, spool: Spool) -> tuple[list[PlainSpec], FindSources]:
-        """Check the arguments; nothing is read or produced.
-
-        :return: what is asked for, as JSON can represent it; and what finds the files, and packs them.
-        """
+    def parse_files(self, spool: Spool) -> FindSources:
+        """Check the arguments, and return what finds the files, and packs them; nothing is read or produced."""
         from outbound_transfer.files.archive import check_archive_name, pack
         from outbound_transfer.files.checksum import with_checksums
-        from outbound_transfer.files.sources import normalize_files
 
         specs, archive, checksums = self.file_specs(), check_archive_name(self.archive), self.checksums or ""
         if checksums:
@@ -108,14 +106,14 @@ class FilesOperator(TransferTaskOperator):
 
         def find(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
             sources = log_sources(self.find_sources(specs, spool, gone), self.log)
+            self.located = [source.location for source in sources if source.location]
             if not sources:
                 return sources
             if archive and not gone:
                 sources = [log_archive(pack(archive, sources, spool), sources, self.log)]
             return with_checksums(checksums, sources, spool) if checksums and not gone else sources
 
-        made = {"archive": archive, "checksums": checksums}
-        return [*normalize_files(specs), *({what: name} for what, name in made.items() if name)], find
+        return find
 
     def file_specs(self) -> list[ParsedSpec]:
         """Return what is to be delivered; nothing is read or produced."""

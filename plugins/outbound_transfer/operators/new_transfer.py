@@ -58,7 +58,7 @@ def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
     try:
         yield
     except AirflowSkipException as skip:
-        if delivery.may_have_sent():
+        if delivery.may_have_sent:
             raise InvalidDelivery(
                 "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What was "
                 f"to skip it: {skip or 'AirflowSkipException'}"

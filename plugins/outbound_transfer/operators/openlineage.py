@@ -17,9 +17,10 @@ from openlineage.client.event_v2 import Dataset
 from openlineage.client.facet_v2 import RunFacet
 
 from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.delivery_key import read_memory
-from outbound_transfer.delivery.memory import Memory
+from outbound_transfer.delivery.place import open_rows
+from outbound_transfer.delivery.row import Memory, read_memory
 from outbound_transfer.hooks.connection import dataset_namespace
 from outbound_transfer.protocol.models import DRAFT
 
@@ -42,12 +43,13 @@ class OutboundTransferRunFacet(RunFacet):
 
 def delivery_lineage(operator: Any, task_instance: Any) -> OperatorLineage[Any, Any]:
     """Return the datasets and the facet of a finished try, successful or not; empty if it has no transfer."""
-    memory, returned = read_memory(task_instance.get_template_context()), _returned(task_instance)
+    by = TaskTry.of(task_instance.get_template_context())
+    memory, returned = read_memory(open_rows(), by.task), _returned(task_instance)
     facet = _facet(memory, returned if isinstance(returned, dict) else {})
     if not facet.transferId:
         return OperatorLineage()
     return OperatorLineage(
-        inputs=[dataset_of(file.location) for file in (memory.files.values() if memory else ()) if file.location],
+        inputs=[dataset_of(location) for location in getattr(operator, "located", ())],
         outputs=[Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name="transfers")],
         run_facets={FACET: facet},
     )
@@ -67,15 +69,15 @@ def _returned(task_instance: Any) -> Any:
     )
 
 
-def _facet(memory: Memory | None, returned: dict[str, Any]) -> OutboundTransferRunFacet:
-    if memory is None:  # a task that sends a draft of another remembers nothing
+def _facet(memory: Memory, returned: dict[str, Any]) -> OutboundTransferRunFacet:
+    if not memory.transfer_id:  # a task that sends a draft of another remembers nothing
         return OutboundTransferRunFacet(transferId=returned.get("id", ""), status=returned.get("status"), files=[])
-    files = [{"name": name, "size": file.size} for name, file in memory.files.items()]
-    if returned.get("id") == memory.draft_id:
+    files = [{"name": name, "size": held.size} for name, held in memory.held.items()]
+    if returned.get("id") == memory.transfer_id:
         status = returned.get("status")
     else:
         status = None if memory.phase is Phase.SENDING else DRAFT
-    return OutboundTransferRunFacet(transferId=memory.draft_id, status=status, files=files)
+    return OutboundTransferRunFacet(transferId=memory.transfer_id, status=status, files=files)
 
 
 def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:

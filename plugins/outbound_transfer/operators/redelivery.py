@@ -6,16 +6,15 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from airflow.sdk import BaseOperator
 
-from outbound_transfer.airflow_compat.names import NEVER_EXPIRE, AirflowSkipException
+from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.protocol.addresses import duplicate_addresses, normalize_address
 from outbound_transfer.protocol.errors import AlreadyDelivered, InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.models import CANCELED, as_recipient_list, to_epoch
+from outbound_transfer.protocol.models import CANCELED, as_recipient_list
 from outbound_transfer.protocol.recipients import parse_text, show_address
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
@@ -31,20 +30,6 @@ if TYPE_CHECKING:
 
 #: Begins the subject of a second delivery that is given none.
 SUBJECT_PREFIX: Final = "Once more: "
-
-#: Where the task stores to whom it delivers.
-_STATE_KEY: Final = "outbound_transfer_redelivery"
-
-
-class _Selection(msgspec.Struct):
-    """To whom a transfer is delivered again, without an address in clear.
-
-    :ivar first: digest of the transfer's id, subject and recipients.
-    :ivar positions: of those who had not picked up, among the sorted normalized addresses of the transfer.
-    """
-
-    first: str
-    positions: list[int]
 
 
 class RedeliverFilesOperator(DeliverFilesOperator):
@@ -74,7 +59,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     #: Normalized addresses: to whom this try delivers, and who it has seen to have picked up.
     _addresses: Set[str] = frozenset()
-    _selection: _Selection | None = None
+    _chosen: tuple[str, list[int]] | None = None
     _picked_up: Set[str] = frozenset()
 
     def __init__(
@@ -93,8 +78,11 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             self.check_known_transfer_id()
 
     def begin(self, client: Client, context: Context) -> Delivery:
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import find_row
+
         self.transfer_id = resolve_transfer_id(self.transfer_id)
-        self.shared_draft(client, context, self.transfer_id)  # made in the account that the connection leads to
+        find_row(open_rows(), client.settings.account, self.transfer_id)  # made in the connection's account
         return super().begin(client, context)
 
     def load_recipients(self, delivery: Delivery) -> None:
@@ -131,7 +119,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def order(self, delivery: Delivery, spool: Spool) -> Order:
         order = super().order(delivery, spool)
-        order.is_outdated, order.first = self._is_outdated, self._first
+        order.is_outdated, order.chosen = self._is_outdated, self._chosen
         return order
 
     def _is_outdated(self) -> bool:
@@ -151,47 +139,27 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             )
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
-        """Return to whom to deliver, normalized: whom an earlier try may have sent to, otherwise who is left."""
-        from outbound_transfer.delivery.memory import digest
-        from outbound_transfer.protocol.digests import matches
+        """Return to whom to deliver, normalized: whom an earlier attempt may have sent to, otherwise who is left."""
+        from outbound_transfer.protocol.digests import digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        memory, sent_id = delivery.memory, delivery.possibly_sent_id
-        selection = msgspec.convert(delivery.store.values.get(_state_key(memory.draft_id)), _Selection | None)
-        if selection and not matches(selection.first, [first.id, identity_of(first)]):
-            selection = None
         self._picked_up |= _normalized(first.picked_up)
-        if sent_id or memory.has_gap:
-            selected = [addresses[position] for position in selection.positions] if selection else []
-            # Otherwise the search for what an earlier try may have sent is for any of the first transfer's recipients.
-            is_current = first.status != CANCELED and self._picked_up.isdisjoint(selected)
-            if selected and (sent_id or is_current):
-                self._selection = None if sent_id else selection  # of a draft that is still to be made
-                return selected
-            if sent_id:
-                raise AlreadyDelivered(
-                    f"Transfer {sent_id} was sent, or may have been, and is not the second delivery of transfer "
-                    f"{first.id}, or not known to be. Nothing is sent. To deliver that again, trigger a new DAG run."
-                )
-            if not selected:
-                _fail_if_picked_up_since(delivery.facts.earliest_send(), first)
+        memory = delivery.memory
+        if delivery.may_have_sent:
+            self._chosen = memory.chosen
+            if self._chosen and matches(self._chosen[0], [first.id, identity_of(first)]):
+                return [addresses[position] for position in self._chosen[1]]
+            raise AlreadyDelivered(
+                f"Transfer {memory.transfer_id} was sent, or may have been, and is not the second delivery of transfer "
+                f"{first.id}. Nothing is sent. To deliver that again, trigger a new DAG run."
+            )
         _check_deliverable(first)
         outstanding = _normalized(first.not_picked_up) - self._picked_up
         if not outstanding:
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
         positions = [position for position, address in enumerate(addresses) if address in outstanding]
-        self._selection = _Selection(digest([first.id, identity_of(first)]), positions)
-        self._store_selection(delivery, "")
+        self._chosen = digest([first.id, identity_of(first)]), positions
         return sorted(outstanding)
-
-    def _publish(self, context: Context, delivery: Delivery) -> None:
-        if self._selection:
-            self._store_selection(delivery, delivery.memory.draft_id)
-        super()._publish(context, delivery)
-
-    def _store_selection(self, delivery: Delivery, draft_id: str) -> None:
-        value = msgspec.to_builtins(self._selection)
-        delivery.store.values.set(_state_key(draft_id), value, retention=NEVER_EXPIRE)
 
 
 class _Reminder(RedeliverFilesOperator):
@@ -217,7 +185,7 @@ class _Reminder(RedeliverFilesOperator):
 
     def _is_outdated(self) -> bool:
         assert self._delivery is not None
-        attached, sent = self._delivery.memory.files, self._sent_files
+        attached, sent = self._delivery.memory.held, self._sent_files
         if different := sorted(name for name, file in attached.items() if sent.get(name, file.sha256) != file.sha256):
             raise InvalidDelivery(
                 f"{', '.join(map(repr, different[:5]))}: other content than was sent with transfer {self.transfer_id}, "
@@ -231,16 +199,17 @@ class _Reminder(RedeliverFilesOperator):
         :raises AirflowSkipException: it was skipped before its send.
         :raises InvalidDelivery: it has sent nothing.
         """
-        from outbound_transfer.airflow_compat.run_state import find_state, iter_mappings
-        from outbound_transfer.delivery.task_facts import MADE_KEY
+        from outbound_transfer.airflow_compat.run_state import find_state
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import read_memory
 
         ti, task_id = context["ti"], self.delivering_task_id
-        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
-        for each in iter_mappings(ti.xcom_pull(task_ids=task_id, key=MADE_KEY, map_indexes=index)):
-            first = client.find_transfer(str(each["transfer_id"]))
-            if first and not first.is_draft:
-                self._sent_files = each.get("files") or {}
-                return first.id
+        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else -1
+        memory = read_memory(open_rows(), (ti.dag_id, ti.run_id, task_id, index))
+        first = client.find_transfer(memory.transfer_id) if memory.transfer_id else None
+        if first and not first.is_draft:
+            self._sent_files = {name: held.sha256 for name, held in memory.held.items()}
+            return first.id
         state = find_state(context, ti.dag_id, ti.run_id, task_id, index)
         if state == "skipped":
             raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
@@ -297,26 +266,6 @@ def _names_of_content(kind: type) -> set[str]:
     signatures = [inspect.signature(each.__init__) for each in classes if "__init__" in vars(each)]  # type: ignore[misc]
     parameters = [parameter for signature in signatures for parameter in signature.parameters.values()]
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
-
-
-def _state_key(draft_id: str) -> str:
-    """Return where it is stored to whom a draft is; before there is one, the newest to be made."""
-    return f"{_STATE_KEY}_{draft_id}" if draft_id else _STATE_KEY
-
-
-def _fail_if_picked_up_since(earliest_start: float, first: Transfer) -> None:
-    """Check that who is left now is who was left for every earlier try of the run, whatever it has stored.
-
-    :param earliest_start: a time before the run, in seconds since the epoch.
-    :raises AlreadyDelivered: somebody has picked up since: a try may have sent to others than are left now.
-    """
-    picked_up = [to_epoch(recipient.picked_up_at) for recipient in first.recipients if recipient.picked_up_at]
-    if any(at is None or at >= earliest_start for at in picked_up):
-        raise AlreadyDelivered(
-            f"Transfer {first.id} was picked up by somebody since this run began, and the task's state store lacks to "
-            "whom an earlier attempt delivered it again, or may have. Nothing is sent. To deliver it to those who are "
-            "left, trigger a new DAG run."
-        )
 
 
 def _check_deliverable(first: Transfer) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from outbound_transfer.airflow_compat.names import (
     AirflowRescheduleException,
     AirflowSkipException,
 )
+from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
@@ -27,7 +27,6 @@ from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
-from outbound_transfer.tasks.receipt import publish_facts
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from outbound_transfer.client import Client
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.order import Order
-    from outbound_transfer.delivery.shared_draft import SharedDraft
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -58,7 +56,7 @@ _OF_THE_WAIT: Final = {
 class CreateTransferOperator(NewTransferOperator):
     """Create a draft: nothing is delivered or billed until it is sent, and it is removed after 30 days.
 
-    A retry or a clear discards the draft of the earlier try, or returns the transfer if it was sent: this task alone
+    A retry or a clear deletes the draft of the attempt before, or returns the transfer if it was sent: this task alone
     decides whether there may be another. See service-api.md, R22 to R25.
 
     :param subject: not empty.
@@ -74,19 +72,20 @@ class CreateTransferOperator(NewTransferOperator):
     """
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> str:
-        from outbound_transfer.delivery.delivery_key import begin_delivery
+        from outbound_transfer.delivery.decision import Act, Phase
+        from outbound_transfer.delivery.keys import begin_delivery
         from outbound_transfer.delivery.order import Order
-        from outbound_transfer.delivery.shared_draft import Made
+        from outbound_transfer.delivery.place import open_rows
 
         client = hook.get_conn()
-        delivery = begin_delivery(client, context, hook.log, facts=self.facts(context), observer=self.recorder)
+        delivery = begin_delivery(client, open_rows(), self.attempt(context), observer=self.recorder, log=hook.log)
+        self._row = delivery.row
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
-        transfer = delivery.prepare(Order(self.new_transfer()), is_shared=True)
-        Made.of(delivery.memory, is_rehearsal=client.settings.rehearses).publish(context)
-        publish_facts(context, delivery.memory, self.security)
-        push_link(context, client.settings, transfer.id)
-        return transfer.id
+        if delivery.prepare(Order(self.new_transfer())) is Act.CREATE:
+            delivery.row.save(phase=Phase.HANDED_ON)
+        push_link(context, client.settings, delivery.memory.transfer_id)
+        return delivery.memory.transfer_id
 
 
 class AttachFilesOperator(FilesOperator):
@@ -113,18 +112,18 @@ class AttachFilesOperator(FilesOperator):
         self.check_known_transfer_id()
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> list[dict[str, Any]]:
-        from outbound_transfer.delivery.attach import FilesTask
-        from outbound_transfer.delivery.delivery_key import open_task_memory
+        from outbound_transfer.delivery.draft import Filling
         from outbound_transfer.files.content import Spool
 
         with Spool() as spool:
-            _, find = self.parse_files(spool)
+            find = self.parse_files(spool)
             max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
-            draft = self.shared_draft(hook.get_conn(), context, resolve_transfer_id(self.transfer_id))
-            store = open_task_memory(context, draft.facts)
-            records = FilesTask(draft, store, hook.log, self.recorder).attach(find, max_parallel_uploads)
-            draft.publish_files(records)
-            publish_facts(context, store.read())
+            client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
+            row = self.row_of(client, context, transfer_id)
+            filling = Filling(
+                client, row, transfer_id, attempt.name, self.recorder, self.log, attempt.check_still_running
+            )
+            records = filling.attach(find, max_parallel_uploads)
         if not records:
             raise AirflowSkipException(NOTHING_MATCHES)
         result: list[dict[str, Any]] = to_builtins(records)
@@ -145,35 +144,37 @@ class SendTransferOperator(SendingOperator):
 
     template_fields: Sequence[str] = (*SendingOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
 
-    _draft: SharedDraft | None = None
-
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.transfer_id = transfer_id
         self.check_known_transfer_id()
 
-    def possibly_sent_id(self, context: Context) -> str:  # noqa: ARG002  # the draft of another task is not remembered
-        return self._sends if self._draft and self._draft.may_be_sent else ""
-
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
-        from outbound_transfer.delivery.shared_draft import Made
+        from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.row import require_draft
+        from outbound_transfer.delivery.sending import Sending, delete_draft
 
-        self._sends = resolve_transfer_id(self.transfer_id)
-        self.recorder.set_current(self._sends)
-        self._draft = draft = self.shared_draft(hook.get_conn(), context, self._sends)
-        Made(self._sends, draft.account).publish(context)
-        self.announce(draft.client, context)
+        self._sends = transfer_id = resolve_transfer_id(self.transfer_id)
+        self.recorder.set_current(transfer_id)
+        client, attempt = hook.get_conn(), self.attempt(context)
+        row = self.row_of(client, context, transfer_id)
+        if attempt.claim:
+            row.resume(attempt.claim)
+        else:
+            row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
+        self.announce(client, context)
+        sending = Sending(client, row, attempt, self.recorder)
         try:
-            with self.finishing_rehearsal(draft.client, context, lambda: self._sends):
-                transfer = draft.send(self.recorder)
+            with self.finishing_rehearsal(client, context, lambda: transfer_id):
+                transfer = sending.send()
         except RehearsalFinished:
-            draft.discard()
+            delete_draft(client, row)
             raise
-        if draft.has_sent:
+        if sending.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.recorder.record_transfer(transfer)
         self._is_delivered = True
-        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], draft.client.settings))
+        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
         self.write_receipt(context, transfer)
         return to_result(transfer)
 
@@ -202,8 +203,18 @@ class DiscardTransferOperator(TransferTaskOperator):
             self.log.info("No draft was created; nothing to discard")
             return True
         from outbound_transfer.client import Discarded
+        from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import find_row, require_draft
+        from outbound_transfer.delivery.sending import discard
 
-        outcome = self.shared_draft(hook.get_conn(), context, self.transfer_id).discard()
+        client, transfer_id = hook.get_conn(), resolve_transfer_id(self.transfer_id)
+        push_link(context, client.settings, transfer_id)
+        if row := find_row(open_rows(), client.settings.account, transfer_id):
+            row.claim(self.attempt(context).by, lambda memory: require_draft(memory, transfer_id, *Phase))
+            outcome = discard(client, row)
+        else:  # made outside of this Airflow
+            outcome = client.discard_transfer(transfer_id)
         if outcome is Discarded.REMOVED:
             self.recorder.record_draft_removed(self.transfer_id)
         self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
@@ -213,10 +224,9 @@ class DiscardTransferOperator(TransferTaskOperator):
 class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
-    A retry continues with the draft of a try that has stopped in its own process, and discards that of one that was
-    killed; a clear after the send returns the same transfer. Pushes the XCom ``transfer_id`` as soon as the draft
-    exists. See :class:`CreateTransferOperator` for the draft's arguments, and :class:`.DeferrableWaitMixin` for how the
-    wait ends.
+    A retry deletes the draft of the attempt before and makes a new one; a clear after the send returns the same
+    transfer. Pushes the XCom ``transfer_id`` as soon as the draft exists. See :class:`CreateTransferOperator` for the
+    draft's arguments, and :class:`.DeferrableWaitMixin` for how the wait ends.
 
     :param files: see :class:`AttachFilesOperator`.
     :param archive: see :class:`AttachFilesOperator`.
@@ -291,46 +301,43 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         client = hook.get_conn()
         self.announce(client, context)
         self._delivery = delivery = self.begin(client, context)
-        if delivery.memory.draft_id:  # Airflow has removed the XComs of the try that made it
+        if delivery.memory.transfer_id:  # Airflow has removed the XComs of the try that made it
             self._publish(context, delivery)
         with (
             Spool() as spool,
             delivery.closing(self._is_final, self._open_client),
-            self.finishing_rehearsal(client, context, lambda: delivery.memory.draft_id),
+            self.finishing_rehearsal(client, context, lambda: delivery.memory.transfer_id),
             no_skip_after_send(delivery),
         ):
             transfer = self.deliver(delivery, context, spool)
         self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
-        with suppress(Exception):  # if it is not stored, others wait for this task to finish
-            delivery.store.record_sent(transfer.id)
-        with suppress(Exception):  # if the digests of its files are not published, a reminder does not compare them
-            self._publish(context, delivery)
+        if delivery.has_sent:
+            metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
-        self.write_receipt(context, transfer, delivery.memory, self.security)
+        self.write_receipt(context, transfer)
         return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
 
     def begin(self, client: Client, context: Context) -> Delivery:
         """Return the delivery, begun by this try."""
-        from outbound_transfer.delivery.delivery_key import begin_delivery
+        from outbound_transfer.delivery.keys import begin_delivery
+        from outbound_transfer.delivery.place import open_rows
 
-        return begin_delivery(
+        delivery = begin_delivery(
             client,
-            context,
-            self.log,
-            delivery_key=self.delivery_key,
-            facts=self.facts(context),
+            open_rows(),
+            self.attempt(context),
+            self.delivery_key,
             observer=self.recorder,
+            log=self.log,
             on_draft=lambda delivery: self._publish(context, delivery),
-            on_sent=lambda: metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id),
         )
+        self._row = delivery.row
+        return delivery
 
     def _publish(self, context: Context, delivery: Delivery) -> None:
-        from outbound_transfer.delivery.shared_draft import Made
-
-        made = Made.of(delivery.memory)
-        context["ti"].xcom_push("transfer_id", made.transfer_id)
-        made.publish(context)
-        push_link(context, delivery.client.settings, made.transfer_id)
+        transfer_id = delivery.memory.transfer_id
+        context["ti"].xcom_push("transfer_id", transfer_id)
+        push_link(context, delivery.client.settings, transfer_id)
 
     def deliver(self, delivery: Delivery, context: Context, spool: Spool) -> Transfer:
         """Determine what to deliver, and deliver it."""
@@ -349,7 +356,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
         self.load_recipients(delivery)
         new = self.new_transfer()
-        files, find = self.parse_files(spool)
+        find = self.parse_files(spool)
 
         def find_sources(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
             sources = find(gone)
@@ -357,7 +364,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
                 self.check_sources(sources)
             return sources
 
-        return Order(new, files, find_sources)
+        return Order(new, find_sources)
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         """Check the files before anything is created; here, any will do."""
@@ -371,7 +378,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             return False
         if isinstance(error, AirflowSkipException):
             return True
-        has_retries = self._delivery is not None and self._delivery.facts.has_retries
+        has_retries = self._delivery is not None and self._delivery.attempt.has_retries
         return not has_retries or isinstance(error, AirflowFailException) or fails_without_retry(error)
 
     def _open_client(self) -> Client:
@@ -382,13 +389,14 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""
-        from outbound_transfer.delivery.delivery_key import read_memory
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import read_memory
         from outbound_transfer.protocol.digests import matches
 
         if seen := transfer_from_event(event):
             self._sends, self._is_sent = seen.id, True
-            memory = read_memory(context)
-            if memory and memory.draft_id == seen.id and not matches(memory.identity, identity_of(seen)):
+            memory = read_memory(open_rows(), TaskTry.of(context).task)
+            if memory.transfer_id == seen.id and not matches(memory.identity, identity_of(seen)):
                 raise AirflowFailException(OTHER_TRANSFER)
         return super().execute_complete(context, event)
 

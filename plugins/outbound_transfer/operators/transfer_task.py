@@ -14,7 +14,7 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
     TaskDeferred,
 )
-from outbound_transfer.airflow_compat.task_try import is_test_run
+from outbound_transfer.airflow_compat.task_try import TaskTry, is_test_run
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.protocol.errors import Rehearsed
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client import Client, RetryPolicy
+    from outbound_transfer.delivery.attempt import Attempt
     from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.shared_draft import SharedDraft
-    from outbound_transfer.delivery.task_facts import TaskFacts
+    from outbound_transfer.delivery.row import Row
     from outbound_transfer.protocol.models import Transfer
 
 
@@ -50,27 +50,29 @@ class TransferTaskOperator(OutboundTransferOperator):
 
     _delivery: Delivery | None = None
 
-    def facts(self, context: Context) -> TaskFacts:
-        """Return what Airflow says of this try."""
-        from outbound_transfer.delivery.task_facts import TaskFacts
+    def attempt(self, context: Context) -> Attempt:
+        """Return what Airflow says of this attempt."""
+        from outbound_transfer.delivery.attempt import Attempt
 
-        return TaskFacts(context, is_resumed=self._was_deferred)
+        return Attempt(context, self._claim)
 
     def check_known_transfer_id(self) -> None:
         """:raises InvalidDelivery: ``transfer_id`` is known when the DAG is parsed, and cannot be an id."""
         if self.is_known("transfer_id"):
             resolve_transfer_id(self.transfer_id)
 
-    def shared_draft(self, client: Client, context: Context, transfer_id: str) -> SharedDraft:
-        """Return a draft that another task made.
+    def row_of(self, client: Client, context: Context, transfer_id: str) -> Row:
+        """Return the row of a draft that another task made.
 
-        :raises WrongTransfer: the connection leads to another account than then.
+        :raises WrongTransfer: no delivery of this Airflow has made it; or it was replaced or deleted; or the connection
+            leads to another account than then.
         """
-        from outbound_transfer.delivery.shared_draft import SharedDraft
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import require_row
 
         push_link(context, client.settings, transfer_id)
-        upstream = {*self.get_flat_relative_ids(upstream=True), *self.upstream_task_ids}
-        return SharedDraft(client, context, self.facts(context), transfer_id, upstream)
+        self._row = require_row(open_rows(), client.settings.account, transfer_id)
+        return self._row
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
@@ -166,14 +168,13 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
 
     def possibly_sent_id(self, context: Context) -> str:
         """Return the id of what this task has sent or may have sent; "" if it has sent nothing."""
-        if self._delivery:
-            return self._delivery.possibly_sent_id
         from outbound_transfer.delivery.decision import Phase
-        from outbound_transfer.delivery.delivery_key import read_memory
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import read_memory
 
-        with suppress(Exception):  # what is wrong may be the store
-            if (memory := read_memory(context)) and memory.phase is Phase.SENDING:
-                return memory.draft_id
+        with suppress(Exception):  # what is wrong may be the table
+            memory = self._row.memory if self._row else read_memory(open_rows(), TaskTry.of(context).task)
+            return memory.transfer_id if memory.phase is Phase.SENDING else ""
         return ""
 
     def _describe_send(self, text: str, context: Context) -> str:

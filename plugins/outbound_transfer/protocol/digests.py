@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,11 @@ def digest_with(value: Any, salt: str, api_key: str = "") -> str:
     # Without the key, nobody can guess a secret from its digest, however short it is.
     data = f"{salt}{_canonical_json(value)}".encode()
     return f"{salt}${hmac.new(api_key.encode(), data, hashlib.sha256).hexdigest()}"
+
+
+def digest(value: Any) -> str:
+    """Return a digest with a salt of its own. Not for secrets: they could be guessed from it."""
+    return digest_with(value, secrets.token_hex(8))
 
 
 def matches(stored: str, value: Any, api_key: str = "") -> bool:

@@ -13,9 +13,9 @@ OutboundTransferError
 ├── WrongTransfer                the id belongs to another transfer than expected
 ├── AlreadyDelivered             it was sent, or may have been, and must not be sent again
 ├── TaskNotRunning               Airflow has given the task's try up
-├── ChecksOutdated               what must hold for a send could not be asked without a wait in between
 ├── Rehearsed                    all is done but the send, which a rehearsal leaves out
 ├── CallError                    a call failed
+│   ├── DraftInUse               another task is at work on the draft
 │   ├── NotConnected             no request reached the service
 │   ├── ConnectionLost           *in doubt: the call may have been applied*
 │   ├── TimedOut                 *in doubt*
@@ -153,14 +153,6 @@ class TaskNotRunning(OutboundTransferError):
     """
 
 
-class ChecksOutdated(OutboundTransferError):
-    """What must hold for a send could not be asked within a few seconds. Nothing is sent; a retry may succeed.
-
-    What to do: nothing, as it is retried. If it stays so, the service or Airflow responds too late, or other processes
-    use up the key's calls: start fewer tasks at once.
-    """
-
-
 class Rehearsed(OutboundTransferError):
     """The connection rehearses: everything before the send is done, and the send is not made.
 
@@ -188,12 +180,24 @@ class CallError(OutboundTransferError):
         under way.
     :ivar is_exhausted: whether its retry loop has ended, so that a loop around it does not repeat it.
     :cvar is_transient: whether the same call may succeed later.
+    :cvar waits_for_slot: whether it is waited for as long as ``slot_timeout`` says.
     """
 
     in_doubt: bool = False
     was_in_doubt: bool = False
     is_exhausted: bool = False
     is_transient: ClassVar[bool] = False
+    waits_for_slot: ClassVar[bool] = False
+
+
+class DraftInUse(CallError):
+    """Another task is at work on the draft, or a send of it is under way or in doubt.
+
+    What to do: nothing, if a task that attaches files runs. If it has failed, clear it. After a send in doubt, nobody
+    changes the draft's files: clear the task that creates the draft, and all after it. Retried; nothing was sent.
+    """
+
+    is_transient = waits_for_slot = True
 
 
 class NotConnected(CallError):
@@ -343,7 +347,7 @@ class InvalidState(Conflict):
 
 class TransferLimitReached(Conflict):
     codes = ("transfer_limit_reached",)
-    is_transient = True
+    is_transient = waits_for_slot = True
     advice = "The account has reached its limit of outstanding transfers; the draft can be sent when one has finished."
 
 

@@ -132,14 +132,6 @@ class TransferPage(msgspec.Struct, frozen=True):
         return tuple(rows)
 
 
-def has_offset(text: str | None) -> bool:
-    """Return whether an ISO 8601 text states its offset from UTC; False if invalid."""
-    try:
-        return msgspec.convert(text, datetime).tzinfo is not None
-    except msgspec.ValidationError:
-        return False
-
-
 def to_epoch(text: str | None) -> float | None:
     """Convert an ISO 8601 text (UTC if it has no offset) to seconds since the epoch; None if invalid."""
     try:

@@ -17,3 +17,17 @@ class UnusableDatabase(OutboundTransferError):
 
     What to do: create the schema, grant the role the right to create tables, or close the program. Nothing was created.
     """
+
+
+class NoDeliveriesTable(OutboundTransferError):
+    """No database is configured for the table in which a delivery remembers what it has sent.
+
+    What to do: set ``[outbound_transfer] deliveries_conn_id``. Not retried; nothing was created.
+    """
+
+
+class DeliveriesUnavailable(OutboundTransferError):
+    """The database of the table of deliveries does not respond, or has no room. A retry may succeed.
+
+    What to do: check the database that the message names. Retried.
+    """

@@ -42,12 +42,12 @@ def fails_without_retry(error: BaseException) -> bool:
     """Return whether a retry would fail in the same way (service-api.md, R50)."""
     # Loaded with the first task: a DAG file that is only parsed does not need them.
     from outbound_transfer.protocol.errors import InvalidSettings
-    from outbound_transfer.warehouse.errors import NoMemoryTable
+    from outbound_transfer.store.errors import NoDeliveriesTable, UnsupportedDatabase, UnusableDatabase
 
     if isinstance(error, CallError):
         return not error.is_transient
     final = (InvalidDelivery, NameRefused, FileConflict, WrongTransfer, AlreadyDelivered, TaskNotRunning)
-    return isinstance(error, (*final, InvalidSettings, NoMemoryTable))
+    return isinstance(error, (*final, InvalidSettings, NoDeliveriesTable, UnsupportedDatabase, UnusableDatabase))
 
 
 @contextmanager

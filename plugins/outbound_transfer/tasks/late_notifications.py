@@ -12,7 +12,7 @@ from outbound_transfer.airflow_compat.names import (
     AirflowFailException,
     timezone,
 )
-from outbound_transfer.delivery.memory_store import state_store
+from outbound_transfer.delivery.notes import state_store
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.lateness import find_late, first_late_at, late_reason
 from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome

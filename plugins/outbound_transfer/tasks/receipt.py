@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,6 @@ from outbound_transfer import __version__
 from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import AirflowRescheduleException, timezone
 from outbound_transfer.airflow_compat.object_storage import write_whole
-from outbound_transfer.airflow_compat.run_state import iter_mappings
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.protocol.errors import CallError, InvalidDelivery
 from outbound_transfer.protocol.identity import identity_of
@@ -29,7 +28,7 @@ from outbound_transfer.tasks.errors import fail_without_retry
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.delivery.memory import Memory
+    from outbound_transfer.delivery.row import Memory
     from outbound_transfer.protocol.models import Transfer
 
 #: A reader of this version can read any document of this version, which may have further fields.
@@ -37,9 +36,6 @@ SCHEMA_VERSION: Final = 1
 
 #: Stands for the transfer's id, which is not known before the draft exists.
 PLACEHOLDER: Final = "{transfer_id}"
-
-#: The XCom of a task with what the service does not return of a transfer.
-FACTS_KEY: Final = "outbound_transfer_receipt"
 
 #: The ``security`` of a transfer for which none was given.
 ACCOUNT_DEFAULT: Final = "account_default"
@@ -53,39 +49,6 @@ _RECEIPT: Final = re.compile(
 
 #: An id that is a file's name as it is. The service promises no format, so another may be a path.
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-
-
-class ReceiptFacts(msgspec.Struct, frozen=True):
-    """What the service does not return of a transfer, as a task that makes it publishes it for receipts.
-
-    :ivar security: the option, or :data:`ACCOUNT_DEFAULT`; None if it is not known.
-    :ivar sha256: in hexadecimal, by the file's id.
-    """
-
-    transfer_id: str
-    account: str
-    security: str | None = None
-    sha256: dict[str, str] = {}
-
-
-def publish_facts(context: Context, memory: Memory | None, security: str | None = None) -> list[ReceiptFacts]:
-    """Store what a delivery remembers as an XCom, and return it.
-
-    :param security: as the task asks for it now; the transfer may have been sent with another.
-    """
-    from outbound_transfer.protocol.digests import matches
-
-    if memory is None:
-        return []
-    is_sent_with = memory.input and matches(memory.input.arguments.get("security", ""), security)
-    facts = ReceiptFacts(
-        memory.draft_id,
-        memory.scope.account,
-        (security or ACCOUNT_DEFAULT) if is_sent_with else None,
-        {file.file_id: file.sha256 for file in memory.files.values() if file.file_id and file.sha256},
-    )
-    context["ti"].xcom_push(FACTS_KEY, to_builtins(facts))
-    return [facts]
 
 
 def check_receipt(receipt: Any) -> None:
@@ -108,16 +71,16 @@ def receipt_path(receipt: str, transfer_id: str) -> str:
     return receipt.replace(PLACEHOLDER, transfer_id if _SAFE_ID.fullmatch(transfer_id) else digest)
 
 
-def build_receipt(transfer: Transfer, facts: Iterable[ReceiptFacts], account: str, ti: Any) -> dict[str, Any]:
+def build_receipt(transfer: Transfer, memory: Memory | None, account: str, ti: Any) -> dict[str, Any]:
     """Return the document. What is not known is None.
 
-    :param facts: of any transfers.
+    :param memory: of the delivery; None if this Airflow has not made it.
     :param ti: the task instance that writes it.
     """
-    known = [each for each in facts if (each.transfer_id, each.account) == (transfer.id, account)]
-    digests = {file_id: digest for each in known for file_id, digest in each.sha256.items()}
-    shown = to_builtins(transfer)
-    security = next((each.security for each in known if each.security), None)
+    shown, digests, security = to_builtins(transfer), dict[str, str](), None
+    if memory:
+        digests = {held.id: held.sha256 for held in memory.held.values()}
+        security = memory.security or ACCOUNT_DEFAULT
     files = shown["files"] and [{**file, "sha256": digests.get(file["id"])} for file in shown["files"]]
     index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
     written_by = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
@@ -174,22 +137,17 @@ class ReceiptMixin(BaseOperator):
         if self._last_read:
             self.write_receipt(context, self._last_read)
 
-    def write_receipt(
-        self, context: Context, transfer: Transfer, memory: Memory | None = None, security: str | None = None
-    ) -> None:
-        """Write the receipt of a sent transfer, whole or not at all. A failure is only logged, as the send stands.
-
-        :param memory: of this task; without it, the facts are those that it and the tasks upstream have published.
-        """
+    def write_receipt(self, context: Context, transfer: Transfer) -> None:
+        """Write the receipt of a sent transfer, whole or not at all. A failure is only logged, as the send stands."""
         if self.receipt is None or transfer.is_draft:
             return
         path = receipt_path(self.receipt, transfer.id)
         try:
-            facts = publish_facts(context, memory, security) if memory else self.pull_facts(context)
             with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
                 if transfer.files is None:  # listings have none
                     transfer = _read_with_files(hook, transfer)
-                receipt = build_receipt(transfer, facts, hook.get_account(), context["ti"])
+                account = hook.get_account()
+                receipt = build_receipt(transfer, _find_memory(account, transfer), account, context["ti"])
             write_whole(path, msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n")
         except Exception as error:
             self.log.warning(
@@ -201,11 +159,13 @@ class ReceiptMixin(BaseOperator):
         else:
             self.log.info("Wrote the receipt of transfer '%s' to %s", transfer.id, path)
 
-    def pull_facts(self, context: Context) -> list[ReceiptFacts]:
-        """Return what this task and those upstream have published."""
-        tasks = {self.task_id, *self.upstream_task_ids, *self.get_flat_relative_ids(upstream=True)}
-        pulled = context["ti"].xcom_pull(task_ids=sorted(tasks), key=FACTS_KEY)
-        return [msgspec.convert(each, ReceiptFacts) for each in iter_mappings(pulled)]
+
+def _find_memory(account: str, transfer: Transfer) -> Memory | None:
+    from outbound_transfer.delivery.place import open_rows
+    from outbound_transfer.delivery.row import find_row
+
+    row = find_row(open_rows(), account, transfer.id)
+    return row.read()[1] if row else None
 
 
 def _read_with_files(hook: OutboundTransferHook, transfer: Transfer) -> Transfer:

@@ -23,7 +23,7 @@ from outbound_transfer.airflow_compat.names import (
     timezone,
 )
 from outbound_transfer.airflow_compat.run_state import read_clears
-from outbound_transfer.delivery.memory_store import state_store
+from outbound_transfer.delivery.notes import state_store
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import CallError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context
     from pydantic import JsonValue
 
-    from outbound_transfer.delivery.memory_store import StateStore
+    from outbound_transfer.delivery.notes import StateStore
     from outbound_transfer.ledger.recorder import DeliveryRecorder
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
@@ -292,7 +292,7 @@ class DeferrableWaitMixin(BaseOperator):
 
         :param sent: the transfer as this task has sent it; another one under its id does not end the wait well.
         """
-        from outbound_transfer.delivery.memory import digest
+        from outbound_transfer.protocol.digests import digest
         from outbound_transfer.triggers.transfer import TransferTrigger
 
         trigger = TransferTrigger(

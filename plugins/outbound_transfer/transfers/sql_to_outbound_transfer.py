@@ -30,9 +30,9 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     """Run queries, and deliver each result as a file: CSV, JSON Lines, Parquet or XLSX.
 
     Queries run before anything is created at the service. Rows are read with a cursor of the server where the driver
-    has one, and written to a temporary file, so that memory does not grow with their number. A retry runs the queries
-    again, and replaces what the draft holds if a result differs; after the send, only a clear runs them again, and a
-    result that differs from what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
+    has one, and written to a temporary file, so that memory does not grow with their number. A retry before
+    the send runs the queries again, in a new draft; after the send, only a clear runs them again, and a result that
+    differs from what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
 
     :param sql_conn_id: any connection whose hook is a ``DbApiHook``.
     :param sql: one SELECT, or the name of a ``.sql`` file with it.

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.waiting.wait import Row
-from outbound_transfer.warehouse.config import state_conn_id, table_naming
+from outbound_transfer.warehouse.config import deliveries_conn_id, table_naming
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
@@ -93,7 +93,7 @@ def find_pages(settings: Settings) -> SharedPages | None:
     from outbound_transfer.warehouse.connection import find_connection, sql_hook
 
     try:
-        if not (conn_id := state_conn_id()):
+        if not (conn_id := deliveries_conn_id()):
             return None
         connection = with_parsed_extra(find_connection(conn_id))
         if connection.conn_type == "duckdb":  # whose file one process locks for all others

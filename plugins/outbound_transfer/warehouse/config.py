@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from typing import Final, TypedDict
 
 from outbound_transfer.airflow_compat.names import conf
 from outbound_transfer.protocol.personal_data import RecipientNaming
-from outbound_transfer.warehouse.errors import NoMemoryTable
-from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
-
-if TYPE_CHECKING:
-    from outbound_transfer.warehouse.memory_table import MemoryTable
 
 log = logging.getLogger(__name__)
 
@@ -62,59 +56,6 @@ def table_naming() -> TableNaming:
     )
 
 
-def state_conn_id() -> str:
+def deliveries_conn_id() -> str:
     """Return the connection of the tables that tasks and triggerers share; "" if none is configured."""
-    return get_option("state_conn_id") or get_option("ledger_conn_id")
-
-
-class MemoryPlace(NamedTuple):
-    """The database of the table of memory.
-
-    :ivar conn_id: "" if it is ``file``.
-    :ivar file: the file of :mod:`.local_file`; None if there is a connection.
-    """
-
-    conn_id: str = ""
-    file: Path | None = None
-
-    def __str__(self) -> str:
-        return f"the file '{self.file}'" if self.file else f"connection '{self.conn_id}'"
-
-    def open(self) -> MemoryTable:
-        """Return the table, without connecting.
-
-        :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-        """
-        # These import SQLAlchemy, which a DAG file that only names an operator does not need.
-        from outbound_transfer.warehouse.connection import open_warehouse
-        from outbound_transfer.warehouse.database import Warehouse
-        from outbound_transfer.warehouse.memory_table import MemoryTable
-
-        names = table_naming()
-        if self.file:
-            warehouse = Warehouse(SqliteFileHook(self.file), prefix=names["prefix"])
-        else:
-            warehouse = open_warehouse(self.conn_id, **names)
-        return MemoryTable(warehouse, str(self))
-
-
-def find_memory_place() -> MemoryPlace | None:
-    """Return where the table of memory is: the connection, or the local file; None if there is neither."""
-    if conn_id := state_conn_id():
-        return MemoryPlace(conn_id)
-    file = find_local_file()
-    return MemoryPlace(file=file) if file else None
-
-
-def require_memory_place(needed_by: str) -> MemoryPlace:
-    """Return where the table of memory is.
-
-    :param needed_by: names what needs it, for the error.
-    :raises NoMemoryTable: nothing is configured, and Airflow may run on several machines.
-    """
-    if place := find_memory_place():
-        return place
-    raise NoMemoryTable(
-        f"{needed_by} needs a table that remembers what was sent, so nothing was created: set state_conn_id in the "
-        "section [outbound_transfer] of Airflow's configuration to the id of a SQL connection"
-    )
+    return get_option("deliveries_conn_id") or get_option("ledger_conn_id")

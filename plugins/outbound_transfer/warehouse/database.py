@@ -138,12 +138,6 @@ class Warehouse:
                 return self.now(tx)
         return datetime.fromtimestamp(self.epoch_time(tx), UTC)
 
-    def abort(self) -> None:
-        """Break all connections, now and later. A thread that waits for a silent server gets an error, if the driver
-        shows its socket; :attr:`dialect` has a timeout for the other drivers.
-        """
-        self._sockets.shut_down()
-
     @contextmanager
     def _connection(self) -> Iterator[Any]:
         connection = self._open_connection()

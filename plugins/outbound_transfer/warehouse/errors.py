@@ -137,29 +137,6 @@ class SchemaTooNew(WarehouseError):
     """
 
 
-class UnreliableTable(WarehouseError):
-    """The database does not return the row of a delivery's memory as it was written.
-
-    What to do: let ``state_conn_id`` lead to the primary, and give the table's text columns a collation that
-    distinguishes case, accents and trailing spaces. Retried; nothing was created.
-    """
-
-
-class NoMemoryTable(WarehouseError):
-    """No database is configured for the table that a delivery needs to remember what it has sent.
-
-    What to do: set what the message says, such as ``[outbound_transfer] state_conn_id``. Not retried; nothing was
-    created.
-    """
-
-
-class MemoryUnavailable(WarehouseError):
-    """The database of the memory of deliveries does not respond, or has no room. A retry may succeed.
-
-    What to do: check the database that the message names. Retried.
-    """
-
-
 class NotAnIcebergConnection(WarehouseError):
     """The connection is not one of Iceberg, or a package for it is missing.
 

@@ -19,7 +19,6 @@ from outbound_transfer.warehouse.tables import (
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
-    MEMORY,
     RECIPIENTS,
     REJECTED_LINES,
     SCHEMA_VERSION,
@@ -42,9 +41,8 @@ ACCOUNTS_GROUP: Final = TableGroup("accounts", 1, (ACCOUNTS,))
 FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
 LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, DELIVERY_RECIPIENTS))
-MEMORY_GROUP: Final = TableGroup("memory", 1, (MEMORY,))
 
-GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER, MEMORY_GROUP)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:

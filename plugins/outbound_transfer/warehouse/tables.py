@@ -283,40 +283,13 @@ DELIVERY_RECIPIENTS: Final = Table(
     "them. Not written where `recipients` is `none`.",
 )
 
-MEMORY: Final = Table(
-    "memory",
-    _METADATA,
-    _column("memory_key", _key_text(64), "a digest of the task instance, or of account and delivery key", key=True),
-    _column("account", TEXT, "the account that the delivery key belongs to; NULL for a task's own memory", null=True),
-    _column("delivery_key", TEXT, "the operator's `delivery_key`; NULL for a task's own memory", null=True),
-    _column("dag_id", TEXT, "the DAG of the task that owns the row, or did last"),
-    _column("run_id", TEXT, "its run"),
-    _column("task_id", TEXT, "its task id"),
-    _column("map_index", INTEGER, "its map index; -1 if the task is not mapped"),
-    _column("try_number", INTEGER, "the try that owns the row; earlier ones can no longer read or change it"),
-    _column("run_started_at", TEXT, "when its run was started: a run may be deleted and made anew"),
-    _column("claim_number", INTEGER, "how often the row was claimed; only the last claim can change it"),
-    _column(
-        "transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the draft or the transfer; NULL until it is known", null=True
-    ),
-    _column("sent_at", TIME, "when a task first knew that it was sent; NULL before", null=True),
-    _column("memory", TEXT, "what is remembered, as JSON; for the provider only"),
-    _column("created_at", TIME, "when the row was first claimed"),
-    _column("updated_at", TIME, "when this row was last written"),
-    Index("memory_1", "transfer_id"),
-    Index("memory_2", "run_id", mysql_length={"run_id": MAX_ACCOUNT_LENGTH}),
-    comment="What deliveries remember from try to try, such as the ids of their drafts: of each delivery key, and of "
-    "each task where Airflow's own store is not used. To delete a row is to forget a delivery, which may then be sent "
-    "again; `state clean` deletes none of a delivery key.",
-)
-
 SCHEMA_VERSION: Final = Table(
     "schema_version",
     _METADATA,
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries`, `recipients` or `memory`",
+        "`accounts`, `feed`, `transfers`, `deliveries` or `recipients`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),

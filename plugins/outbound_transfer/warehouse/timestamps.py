@@ -30,11 +30,6 @@ def _format_utc(timestamp: datetime) -> str:
     return timestamp.isoformat(timespec="microseconds")[:26] + "Z"
 
 
-def format_epoch(seconds: float) -> str:
-    """Return seconds since the epoch in the format of :func:`format_timestamp`."""
-    return format_timestamp(datetime.fromtimestamp(seconds, UTC))
-
-
 def parse_event_timestamp(timestamp: str | None) -> str | None:
     """Return a timestamp of the service in the format of :func:`format_timestamp`.
 

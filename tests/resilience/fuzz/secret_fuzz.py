@@ -207,7 +207,7 @@ def ask_deliver(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
         left.add("return value", task.run())
     except Exception as error:
         left.error(error)
-    left.add("state", *task.store.values.values())
+    left.add("state", *map(str, task.store.table.rows.values()))
     left.add("xcom", *task.xcoms.values())
     with suppress(OSError):
         left.database(fuzz.folder / "ledger.db")

@@ -37,8 +37,6 @@ def test_a_copy_leaves_the_definitions_as_they_are() -> None:
         "x_feed_polls_1",
         "x_deliveries_1",
         "x_deliveries_2",
-        "x_memory_1",
-        "x_memory_2",
     }
 
 

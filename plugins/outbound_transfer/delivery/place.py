@@ -1,0 +1,72 @@
+"""Where the table of deliveries is: in the database of a connection, or where Airflow is one machine, in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from outbound_transfer.store.errors import NoDeliveriesTable
+from outbound_transfer.warehouse.config import deliveries_conn_id, table_naming
+from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
+
+if TYPE_CHECKING:
+    from outbound_transfer.store.deliveries import Deliveries
+    from outbound_transfer.store.engine import HookLike
+    from outbound_transfer.store.rows import Rows
+
+
+class DeliveriesPlace(NamedTuple):
+    """The database of the table of deliveries.
+
+    :ivar conn_id: "" if it is ``file``.
+    :ivar file: the file of :mod:`.local_file`; None if there is a connection.
+    """
+
+    conn_id: str = ""
+    file: Path | None = None
+
+    def __str__(self) -> str:
+        return f"the file '{self.file}'" if self.file else f"connection '{self.conn_id}'"
+
+    def open(self, patience: float | None = None) -> Deliveries:
+        """Return the table, without connecting.
+
+        :param patience: see :class:`.Deliveries`.
+        :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+        :raises UnsupportedDatabase: its database stores no deliveries.
+        """
+        # These import SQLAlchemy, which a Dag file that only names an operator does not need.
+        from outbound_transfer.store.deliveries import Deliveries
+        from outbound_transfer.warehouse.connection import find_connection, sql_hook
+
+        hook: HookLike = SqliteFileHook(self.file) if self.file else sql_hook(find_connection(self.conn_id))
+        names = table_naming()
+        schema = None if self.file else names["schema"]
+        return Deliveries(hook, prefix=names["prefix"], schema=schema, name=str(self), patience=patience)
+
+
+def find_deliveries() -> DeliveriesPlace | None:
+    """Return where the table of deliveries is: the connection, or the local file; None if there is neither."""
+    if conn_id := deliveries_conn_id():
+        return DeliveriesPlace(conn_id)
+    file = find_local_file()
+    return DeliveriesPlace(file=file) if file else None
+
+
+def require_deliveries() -> DeliveriesPlace:
+    """Return where the table of deliveries is.
+
+    :raises NoDeliveriesTable: nothing is configured, and Airflow may run on several machines.
+    """
+    if place := find_deliveries():
+        return place
+    raise NoDeliveriesTable(
+        "A delivery needs a table that remembers what was sent, so nothing was created: set deliveries_conn_id in the "
+        "section [outbound_transfer] of Airflow's configuration to the id of a connection of PostgreSQL, MySQL or "
+        "SQLite (AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID)"
+    )
+
+
+def open_rows() -> Rows:
+    """Return the table of deliveries of this Airflow, without connecting; see :func:`require_deliveries`."""
+    return require_deliveries().open()

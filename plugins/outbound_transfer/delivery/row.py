@@ -1,0 +1,309 @@
+"""The row of a delivery: its memory, its fence, and what the page shows.
+
+Each write compares the version that it has read and raises it, so two processes never overwrite each other: the second
+one reads again, and decides again. :meth:`Row.claim` is the fence: from then on, no earlier attempt can store anything
+of the draft, so none begins a send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.files.attached import Held
+from outbound_transfer.protocol.errors import DraftChanged, OutboundTransferError, WrongTransfer
+from outbound_transfer.store.rows import Rows, Stored
+
+#: Task instances whose newest attempt a row keeps. Tasks of any run may claim the row of a delivery key.
+_MAX_CLAIMANTS: Final = 20
+
+AGAIN: Final = "Nothing is sent. Clear the task that creates the draft, and all tasks after it."
+
+
+class UnreadableRow(OutboundTransferError):
+    """The row of a delivery was written by another version, or by somebody else. Nothing is sent.
+
+    What to do: run one version of the provider. Retried.
+    """
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What one task (and map index) has attached.
+
+    :ivar claim: of the attempt that changed it last.
+    :ivar is_open: its files are being changed; nothing is sent meanwhile.
+    :ivar files: by name; None if an upload of it has begun.
+    """
+
+    claim: int = 0
+    is_open: bool = True
+    files: dict[str, Held | None] = {}
+
+
+class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the row remembers. No secret is in it, and no person in clear.
+
+    :ivar claim: counts the claims; only the newest claimant writes what is not an entry.
+    :ivar owner: the task instance that has claimed it last.
+    :ivar tries: the start of the run and the try number of the newest attempt, by task instance.
+    :ivar key_check: digest of the API key that made the draft.
+    :ivar salt: of the digests in ``input`` and ``identity``.
+    :ivar input: a digest of each argument that the draft was made from, without phones, answer and files.
+    :ivar identity: digest of the subject and the addresses that the service shows.
+    :ivar item: digest of the same, the same in all tasks of a run.
+    :ivar asked: by the attempt that made the draft; see :attr:`.Attempt.asked`.
+    :ivar key: of the row of this task's delivery key; "" if it delivers without one.
+    :ivar security: the option of the draft, which the service does not return.
+    :ivar is_rehearsal: the draft is never sent, wherever the connection leads by then.
+    :ivar chosen: to whom a transfer is delivered again; see :class:`.RedeliverFilesOperator`.
+    :ivar entries: by task instance; "" if the task that makes the draft attaches its files.
+    :ivar notes: other values of the task.
+    """
+
+    claim: int = 0
+    owner: str = ""
+    tries: dict[str, tuple[str, int]] = {}
+    phase: Phase = Phase.EMPTY
+    transfer_id: str = ""
+    account: str = ""
+    key_check: str = ""
+    salt: str = ""
+    input: dict[str, str] = {}
+    identity: str = ""
+    item: str = ""
+    asked: tuple[str, str, int] = ("", "", 0)
+    key: str = ""
+    security: str = ""
+    is_rehearsal: bool = False
+    chosen: tuple[str, list[int]] | None = None
+    entries: dict[str, Entry] = {}
+    notes: dict[str, Any] = {}
+
+    def emptied(self) -> Memory:
+        """Return it without its draft. Whoever has filled that must do so again: their entries stay, open and empty."""
+        entries = {who: Entry(entry.claim) for who, entry in self.entries.items() if who}
+        return Memory(self.claim, self.owner, self.tries, key=self.key, entries=entries, notes=self.notes)
+
+    @property
+    def held(self) -> dict[str, Held]:
+        """The files that were attached, by name."""
+        return {name: held for entry in self.entries.values() for name, held in entry.files.items() if held}
+
+    def files(self) -> dict[str, str] | None:
+        """Return the ids of the files that the draft must hold, by name; None while an entry is open."""
+        if any(entry.is_open for entry in self.entries.values()):
+            return None
+        return {name: held.id for name, held in self.held.items()}
+
+    def twin(self) -> str:
+        """Return what a twin has in common with it: run, subject, addresses, and names and bytes of the files."""
+        return hash_of(self.item, sorted((name, held.size, held.digest) for name, held in self.held.items()))
+
+
+class Row:
+    """The row of one delivery, as one attempt reads and writes it.
+
+    :ivar key: identifies the delivery: its task instance, or its delivery key.
+    :ivar memory: as it was last read or written here.
+    """
+
+    def __init__(self, rows: Rows, key: str, *, is_keyed: bool = False) -> None:
+        self.rows, self.key, self.is_keyed, self._claim = rows, key, is_keyed, 0
+        self.memory = Memory()
+
+    @classmethod
+    def of_task(cls, rows: Rows, task: tuple[str, str, str, int]) -> Row:
+        """Return the row of a task instance."""
+        return cls(rows, hash_of("task", *task))
+
+    @classmethod
+    def of_delivery_key(cls, rows: Rows, account: str, delivery_key: str) -> Row:
+        """Return the row of a delivery key."""
+        return cls(rows, hash_of("delivery_key", account, delivery_key), is_keyed=True)
+
+    @property
+    def claim_number(self) -> int:
+        """The claim of this attempt, for a process that continues it after a deferral; 0 if it has none."""
+        return self._claim
+
+    def read(self) -> tuple[int, Memory]:
+        """Return the version and the memory; 0 and an empty one if there is no row.
+
+        :raises UnreadableRow: it is not as this version writes it.
+        """
+        version, text = self.rows.read(self.key)
+        try:
+            self.memory = msgspec.json.decode(text, type=Memory) if version else Memory()
+        except msgspec.MsgspecError as error:
+            raise UnreadableRow(f"The row of this delivery cannot be read: {error}") from None
+        return version, self.memory
+
+    def put(self, version: int, memory: Memory, *, key: str = "") -> bool:
+        """Store the memory if the row still has this version; return whether it was stored."""
+        started = memory.tries.get(memory.owner, ("", 0))[0]
+        twin = "" if key else memory.twin()
+        text = msgspec.json.encode(memory).decode()
+        stored = Stored(self.is_keyed, memory.account, memory.transfer_id, memory.phase.value, twin, started, text)
+        if not self.rows.put(key or self.key, version, stored):
+            return False
+        if not key:
+            self.memory = memory
+        return True
+
+    def change(self, change: Callable[[Memory], Memory]) -> Memory:
+        """Read, change and store the memory, again if somebody else has changed it meanwhile; return it."""
+        while True:
+            version, memory = self.read()
+            if self.put(version, changed := change(memory)):
+                return changed
+
+    def claim(self, by: TaskTry, check: Callable[[Memory], object] | None = None, *, is_own: bool = False) -> Memory:
+        """Begin an attempt. From now on, no earlier one can store anything of the draft.
+
+        :param check: raises an error if the row must not be claimed.
+        :param is_own: the row is the task instance's own. If its run was deleted and made again, the row begins anew.
+        :raises StaleTry: a later attempt of the same task instance has claimed the row.
+        """
+        name = task_name(by.task)
+
+        def claimed(memory: Memory) -> Memory:
+            if check:
+                check(memory)
+            if is_own and self._is_of_deleted_run(memory, by):
+                # Its draft may have been sent, so that it is kept under another key.
+                self.put(0, memory, key=hash_of(self.key, memory.tries[name][0]))
+                memory = Memory(memory.claim)
+            if name in memory.tries:
+                by.check_newest(*memory.tries[name])
+            others = [each for each in memory.tries.items() if each[0] != name][1 - _MAX_CLAIMANTS :]
+            tries = dict([*others, (name, (by.run_started_at, by.try_number))])
+            return replace(memory, claim=memory.claim + 1, owner=name, tries=tries)
+
+        self._claim = self.change(claimed).claim
+        return self.memory
+
+    @staticmethod
+    def _is_of_deleted_run(memory: Memory, by: TaskTry) -> bool:
+        """Return whether a first attempt, in a run that was never cleared, finds the row of another run of its id."""
+        started = memory.tries.get(task_name(by.task), ("", 0))[0]
+        return by.is_fresh and bool(started) and started < by.run_started_at
+
+    def resume(self, claim: int) -> Memory:
+        """Continue the attempt that has made this claim.
+
+        :raises StaleTry: another attempt has begun.
+        """
+        self._claim = claim
+        self.check_own(self.read()[1])
+        return self.memory
+
+    def check_own(self, memory: Memory | None = None) -> None:
+        """Check that no other attempt has claimed the row.
+
+        :param memory: as read from the row; it is read now if it is None.
+        :raises StaleTry: one has.
+        """
+        memory = self.read()[1] if memory is None else memory
+        if memory.claim != self._claim:
+            raise StaleTry(
+                "Another attempt of this delivery has begun, or its row was deleted: this one stops, and sends nothing"
+            )
+
+    def save(self, change: Callable[[Memory], Memory] = lambda memory: memory, **fields: Any) -> Memory:
+        """Change the memory as the newest claimant.
+
+        :raises StaleTry: another attempt has begun.
+        """
+
+        def saved(memory: Memory) -> Memory:
+            self.check_own(memory)
+            return replace(change(memory), **fields)
+
+        return self.change(saved)
+
+    def find_twin(self, run_started: str) -> str:
+        """Return the transfer that another task or index of the run sends, or has sent, of the same item; or ""."""
+        return self.rows.find_twin(self.key, self.memory.twin(), run_started)
+
+
+def find_row(rows: Rows, account: str, transfer_id: str) -> Row | None:
+    """Return the row of a transfer; None if there is none in any account.
+
+    :raises WrongTransfer: it was made in another account: here the id may belong to another transfer.
+    """
+    found = rows.find(transfer_id)
+    keys = [key for key, then in found if then == account]
+    if found and not keys:
+        raise WrongTransfer(
+            f"The connection leads to {account}, and transfer {transfer_id} was made in {found[0][1]}. Nothing is "
+            "done here. Correct the connection."
+        )
+    return Row(rows, keys[0]) if keys else None
+
+
+def require_row(rows: Rows, account: str, transfer_id: str) -> Row:
+    """Return the row of a draft.
+
+    :raises WrongTransfer: no row knows the draft, or it was made in another account.
+    """
+    if row := find_row(rows, account, transfer_id):
+        return row
+    raise WrongTransfer(
+        f"No delivery knows the id {transfer_id}: its draft was replaced or deleted; or it was made outside this "
+        f"Airflow, and the hook's methods attach to it and send it. {AGAIN}"
+    )
+
+
+def read_memory(rows: Rows, task: tuple[str, str, str, int]) -> Memory:
+    """Return what the delivery of a task instance remembers, under its delivery key if it has one."""
+    memory = Row.of_task(rows, task).read()[1]
+    return Row(rows, memory.key).read()[1] if memory.key else memory
+
+
+def require_draft(memory: Memory, transfer_id: str, *phases: Phase) -> None:
+    """Check that a row is still about this draft: its maker may have made another, or somebody may delete it.
+
+    :raises DraftChanged: it is not, or not in one of these phases.
+    """
+    if memory.transfer_id != transfer_id or memory.phase not in phases:
+        raise DraftChanged(f"Draft {transfer_id} was replaced or deleted, or is being filled or deleted. {AGAIN}")
+
+
+def task_name(task: tuple[str, str, str, int]) -> str:
+    """Return what identifies a task instance in a row."""
+    return json.dumps(task)
+
+
+def task_of(name: str) -> tuple[str, str, str, int]:
+    """Return the task instance of a name."""
+    dag_id, run_id, task_id, map_index = json.loads(name)
+    return dag_id, run_id, task_id, map_index
+
+
+def describe(name: str) -> str:
+    """Return a task instance in words."""
+    dag_id, run_id, task_id, map_index = task_of(name)
+    index = f" (index {map_index})" if map_index >= 0 else ""
+    return f"task {task_id}{index} of run {run_id} of {dag_id}"
+
+
+def hash_of(*parts: Any) -> str:
+    """Return the SHA-256 of plain data, in hexadecimal."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def with_entry(memory: Memory, who: str, entry: Entry) -> Memory:
+    """Return the memory with an entry changed."""
+    return replace(memory, entries={**memory.entries, who: entry})
+
+
+def digest_of_each(values: Mapping[str, Any], salt: str) -> dict[str, str]:
+    """Return a short salted digest of each value."""
+    return {name: hash_of(salt, value)[:16] for name, value in values.items()}

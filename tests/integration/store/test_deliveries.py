@@ -1,0 +1,202 @@
+"""The table of deliveries in each database: who may write a row, and what a lost answer or a restart changes."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+
+from integration.store.conftest import MYSQL
+from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.row import Entry, Memory, Row
+from outbound_transfer.files.attached import Held
+from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase
+from outbound_transfer.store.rows import Stored
+from support.warehouses import DRIVERS, Hook
+
+ROW = Stored(False, "account", "tr_1", "sending", "twin", "2026-11-28", "{}")
+
+TASK = ("dag", "run", "task", -1)
+
+
+@pytest.fixture(params=["sqlite", *DRIVERS, *MYSQL])
+def hook(request: pytest.FixtureRequest, store_hook_of: Callable[[str], Hook]) -> Hook:
+    return store_hook_of(request.param)
+
+
+@pytest.fixture
+def deliveries(hook: Hook) -> Deliveries:
+    return Deliveries(hook, prefix="t_", patience=20.0)
+
+
+def attempt(number: int, started: str = "1") -> TaskTry:
+    return TaskTry(*TASK, number, started, is_fresh=number == 1)
+
+
+def test_a_row_is_written_only_as_it_was_read(deliveries: Deliveries) -> None:
+    assert deliveries.read("k") == (0, "")
+    assert deliveries.put("k", 0, ROW)
+    assert not deliveries.put("k", 0, ROW), "another has inserted it"
+    assert deliveries.put("k", 1, ROW), "equal values are a write, too"
+    assert not deliveries.put("k", 1, ROW._replace(memory="[]"))
+    assert not deliveries.put("other", 1, ROW)
+    assert deliveries.read("k") == (2, "{}")
+
+
+def test_rows_are_found_by_their_transfer_and_their_twin(deliveries: Deliveries) -> None:
+    deliveries.put("a", 0, ROW)
+    deliveries.put("b", 0, ROW._replace(transfer_id="tr_2"))
+    deliveries.put("c", 0, ROW._replace(transfer_id="tr_3", phase="handed_on"))
+    deliveries.put("d", 0, ROW._replace(transfer_id="TR_1", account="Account", twin="Twin"))
+    assert deliveries.find("tr_1") == [("a", "account")]
+    assert deliveries.find("TR_1 ") == []
+    assert deliveries.find_twin("a", "twin", "") == "tr_2"
+    assert deliveries.find_twin("a", "twin", "2026-11-29") == ""
+    assert deliveries.find_twin("d", "Twin", "") == ""
+
+
+def test_of_processes_that_race_for_a_row_none_loses_a_write(hook: Hook, deliveries: Deliveries) -> None:
+    deliveries.read("")  # makes the table
+    claims: list[int] = []
+    number = 10
+
+    def claim_often(by: TaskTry) -> None:
+        row = Row.of_task(Deliveries(hook, prefix="t_"), TASK)
+        for _ in range(number):
+            row.claim(by)
+            claims.append(row.claim_number)
+
+    threads = [threading.Thread(target=claim_often, args=[attempt(1)]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claims) == list(range(1, 2 * number + 1))
+
+
+def test_an_older_process_that_wakes_writes_nothing(deliveries: Deliveries) -> None:
+    older, newer = Row.of_task(deliveries, TASK), Row.of_task(deliveries, TASK)
+    older.claim(attempt(1), is_own=True)
+    newer.claim(attempt(2), is_own=True)
+    newer.save(phase=Phase.DRAFT, transfer_id="tr_1")
+    for write in (lambda: older.save(phase=Phase.SENDING), lambda: older.claim(attempt(1)), older.check_own):
+        with pytest.raises(StaleTry):
+            write()
+    assert newer.read()[1].phase is Phase.DRAFT
+
+
+def test_a_run_that_is_made_again_begins_anew_and_keeps_the_old_row(deliveries: Deliveries) -> None:
+    first, again = Row.of_task(deliveries, TASK), Row.of_task(deliveries, TASK)
+    first.claim(attempt(1), is_own=True)
+    first.save(phase=Phase.SENDING, transfer_id="tr_1")
+    assert again.claim(attempt(1, "2"), is_own=True).phase is Phase.EMPTY
+    assert len(deliveries.find("tr_1")) == 1
+    with pytest.raises(StaleTry):
+        first.claim(attempt(1), is_own=True)
+
+
+@contextmanager
+def failing(deliveries: Deliveries, times: int, *, after: bool) -> Iterator[None]:
+    """Let transactions fail, before they begin or once they are committed."""
+    database: Any = vars(deliveries)["_database"]
+    begin, left = database.begin, [times]
+
+    @contextmanager
+    def fail() -> Iterator[sa.Connection]:
+        error = OperationalError("statement", {}, Exception("the server has gone away"))
+        if not after and left[0]:
+            left[0] -= 1
+            raise error
+        with begin() as tx:
+            yield tx
+        if after and left[0]:
+            left[0] -= 1
+            raise error
+
+    database.begin = fail
+    try:
+        yield
+    finally:
+        database.begin = begin
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "answer lost"])
+def test_a_database_that_restarts_costs_no_write(deliveries: Deliveries, times: int, *, after: bool) -> None:
+    row = Row.of_task(deliveries, TASK)
+    deliveries.read("")
+    with failing(deliveries, times, after=after):
+        row.claim(attempt(1))
+    with failing(deliveries, times, after=after):
+        row.save(transfer_id="tr_1", phase=Phase.DRAFT)
+    memory = row.read()[1]
+    assert (memory.transfer_id, memory.phase, memory.claim) == ("tr_1", Phase.DRAFT, row.claim_number)
+
+
+def test_a_database_that_stays_down_is_named_without_its_rows(hook: Hook) -> None:
+    deliveries = Deliveries(hook, prefix="t_", name="connection 'states'", patience=0.5)
+    deliveries.read("")
+    with (
+        failing(deliveries, 1_000, after=False),
+        pytest.raises(DeliveriesUnavailable, match="connection 'states' fails"),
+    ):
+        deliveries.read("k")
+
+
+def test_a_row_of_ten_thousand_files_is_kept(deliveries: Deliveries) -> None:
+    files = {
+        f"report_{number:05}.csv": Held(f"fl_{number:024}", number, "x" * 43, "f" * 16) for number in range(10_000)
+    }
+    row = Row.of_task(deliveries, TASK)
+    row.claim(attempt(1))
+    row.save(entries={"": Entry(1, False, dict(files))})
+    assert row.read()[1].held == files
+    thousand = Memory(entries={"": Entry(1, False, dict(list(files.items())[:1_000]))})
+    text = deliveries.read(row.key)[1]
+    names = sum(len(name) for name in files)
+    assert (len(text) - names) / len(files) <= 130
+    assert row.put(row.read()[0], thousand)
+    assert len(deliveries.read(row.key)[1]) <= 160_000
+
+
+def test_old_rows_of_tasks_go_and_those_of_keys_and_drafts_stay(deliveries: Deliveries) -> None:
+    for key, changes in {
+        "sent": {},
+        "draft": {"phase": "draft"},
+        "discarding": {"phase": "discarding"},
+        "keyed": {"is_keyed": True},
+    }.items():
+        deliveries.put(key, 0, ROW._replace(**changes))
+    assert deliveries.clean(datetime.now(UTC) - timedelta(hours=1)) == 0
+    assert deliveries.clean(datetime.now(UTC) + timedelta(hours=1)) == 1
+    assert [bool(deliveries.read(key)[0]) for key in ("sent", "draft", "discarding", "keyed")] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_a_look_creates_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "states.db"
+    hook = Hook("sqlite", lambda: sqlite3.connect(file), uri=f"sqlite:///{file}")
+    assert not Deliveries(hook, prefix="t_").is_made()
+    assert not file.exists()
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE a (b)")
+    assert not Deliveries(hook, prefix="t_").is_made()
+
+
+def test_duckdb_stores_no_deliveries(store_hook_of: Callable[[str], Hook]) -> None:
+    with pytest.raises(UnsupportedDatabase, match=r"No deliveries are stored in duckdb.*PostgreSQL, MySQL"):
+        Deliveries(store_hook_of("duckdb"), prefix="t_")
