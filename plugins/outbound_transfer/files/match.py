@@ -15,14 +15,17 @@ from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, S
 
 _MAGIC: Final = re.compile(r"[*?[]")
 
+#: The beginning of the first part of a path that has a wildcard.
+_FIRST_PART: Final = re.compile(r"([^/]*?[*?[])")
+
 
 def has_magic(path: str) -> bool:
     """Return whether a path may be a pattern."""
     return _MAGIC.search(path) is not None
 
 
-def match(fs: Any, pattern: str, shown: str) -> list[dict[str, Any]]:
-    """Return fsspec's ``info`` of each file that matches, sorted by path. A link that leads nowhere is a file.
+def match(fs: Any, pattern: str, shown: str) -> list[str]:
+    """Return the path of each file that matches, sorted. A link that leads nowhere is a file.
 
     Not ``fs.glob``, which silently leaves out each folder below the first that it cannot list.
 
@@ -33,63 +36,66 @@ def match(fs: Any, pattern: str, shown: str) -> list[dict[str, Any]]:
     :raises InvalidDelivery: the text is no pattern, or is the path of a file and also matches others.
     :raises SourceUnreadable: a folder cannot be listed.
     """
-    parts = pattern.split("/")
-    fixed = next(number for number, part in enumerate(parts) if has_magic(part))
-    root, below = "/".join(parts[:fixed]) or "/", parts[fixed:]
+    above, first, rest = _FIRST_PART.split(pattern, maxsplit=1)
+    root, below = above[:-1] or "/", first + rest
     try:
-        matches = re.compile(glob_translate("/".join(below))).match
+        matches = re.compile(glob_translate(below)).match
     except ValueError as error:
         raise InvalidDelivery(f"{shown!r} is not a pattern: {error}") from None
-    skips_hidden = isinstance(fs, LocalFileSystem) and not any(part.startswith(".") for part in below)
-    fs.invalidate_cache()
-    try:
-        above = (os.path.realpath(root),) if isinstance(fs, LocalFileSystem) else (root,)
-        files = list(_files(fs, root, below, above=above))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NothingMatches(f"no file matches {shown!r}: there is no folder {root}") from error
-    except SourceUnreadable as error:
-        raise SourceUnreadable(f"{shown!r}: {error}") from error
-    found = {
-        info["name"]: info
-        for path, info in files
-        if path == below or (matches("/".join(path)) and not (skips_hidden and any(part[:1] == "." for part in path)))
-    }
-    literal = [info["name"] for path, info in files if path == below]
+    files = _find(fs, root, below, shown)
+    shows_hidden = not isinstance(fs, LocalFileSystem) or _is_hidden(below)
+    found = {path for path in files if path == below or (matches(path) and (shows_hidden or not _is_hidden(path)))}
     if not found:
         raise NothingMatches(
             f"no file matches {shown!r}. Check the folder on this worker, the pattern, and the task that should have "
             "written the files."
         )
-    if literal and len(found) > 1:
+    if below in found and len(found) > 1:
         raise InvalidDelivery(
             f"{shown!r} is the name of an existing file and a pattern that matches others, such as "
-            f"{min(found.keys() - literal)!r}. For that file alone, write each of * ? [ as [*] [?] [[]; for the "
+            f"{files[min(found - {below})]!r}. For that file alone, write each of * ? [ as [*] [?] [[]; for the "
             "pattern, rename the file."
         )
-    return [found[name] for name in sorted(found)]
+    return sorted(files[path] for path in found)
+
+
+def _is_hidden(path: str) -> bool:
+    return "/." in f"/{path}"
+
+
+def _find(fs: Any, root: str, below: str, shown: str) -> dict[str, str]:
+    """Return the path of each file that may match, by its path below ``root``."""
+    fs.invalidate_cache()
+    try:
+        return dict(_files(fs, root, below.split("/")))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NothingMatches(f"no file matches {shown!r}: there is no folder {root}") from error
+    except SourceUnreadable as error:
+        raise SourceUnreadable(f"{shown!r}: {error}") from error
 
 
 def _files(
-    fs: Any, folder: str, parts: Sequence[str], below: tuple[str, ...] = (), above: tuple[str, ...] = ()
-) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the files of each folder that can hold a match: their path below the first folder, and their info.
+    fs: Any, folder: str, parts: Sequence[str], below: str = "", above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the files of each folder that can hold a match: their paths below the first folder, and their paths.
 
     :param above: the real paths of the folders above, since a link may lead back.
     """
+    is_any_depth, above = parts[0] == "**", (*above, _real_path(fs, folder))
     for info in _list(fs, folder, is_root=not below):
-        name = info["name"].rstrip("/").rpartition("/")[2]
+        path = info["name"].rstrip("/")
+        name = path.rpartition("/")[2]
         if not _is_folder(fs, info):
-            yield [*below, name], info
-        elif parts[0] == "**" or (len(parts) > 1 and (fnmatchcase(name, parts[0]) or name == parts[0])):
-            is_local = isinstance(fs, LocalFileSystem)
-            if parts[0] == "**" and info["type"] != "directory" and not is_local:
-                raise SourceUnreadable(
-                    f"{info['name']} is a link, which may lead back: ** does not follow it. Name it."
-                )
-            real = os.path.realpath(info["name"]) if is_local else info["name"]
-            if real not in above:
-                rest = parts if parts[0] == "**" else parts[1:]
-                yield from _files(fs, info["name"].rstrip("/"), rest, (*below, name), (*above, real))
+            yield below + name, info["name"]
+        elif is_any_depth or (len(parts) > 1 and (fnmatchcase(name, parts[0]) or name == parts[0])):
+            if is_any_depth and info["type"] != "directory" and not isinstance(fs, LocalFileSystem):
+                raise SourceUnreadable(f"{path} is a link, which may lead back: ** does not follow it. Name it.")
+            if _real_path(fs, path) not in above:
+                yield from _files(fs, path, parts if is_any_depth else parts[1:], f"{below}{name}/", above)
+
+
+def _real_path(fs: Any, path: str) -> str:
+    return os.path.realpath(path) if isinstance(fs, LocalFileSystem) else path
 
 
 def _list(fs: Any, folder: str, *, is_root: bool) -> list[dict[str, Any]]:

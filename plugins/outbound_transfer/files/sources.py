@@ -271,7 +271,7 @@ def _find(path: str, name: str | None) -> Iterator[Source]:
         yield from _find_objects(path, uri["store"], uri["key"], name)
         return
     absolute = os.path.join(Path.cwd(), path)  # noqa: PTH118  # Path would resolve "//" and "."
-    found = [info["name"] for info in match(LocalFileSystem(), absolute, path)] if is_pattern else [path]
+    found = match(LocalFileSystem(), absolute, path) if is_pattern else [path]
     for file in map(Path, found):
         yield _source(str(file), name or file.name, partial(_open_local, file), partial(_stat_local, file))
 
@@ -293,7 +293,7 @@ def _find_objects(uri: str, store: str, key: str, name: str | None) -> Iterator[
         keys = [key]
         if has_magic(key):
             found = match(fs, f"{base}/{key}", uri)
-            keys = [info["name"].strip("/").removeprefix(base.strip("/")).strip("/") for info in found]
+            keys = [file.strip("/").removeprefix(base.strip("/")).strip("/") for file in found]
         for path in (root / each for each in keys):
             yield _source(str(path), name or path.name, partial(_open_object, path), partial(_stat_object, path))
 

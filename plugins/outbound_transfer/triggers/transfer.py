@@ -62,7 +62,7 @@ class TransferTrigger(BaseTrigger):
 
     :param transfer_id: id of the sent transfer.
     :param outbound_transfer_conn_id: the connection.
-    :param poke_interval: seconds between two polls. 60 if the stored value is invalid.
+    :param poke_interval: seconds between two polls.
     :param deadline: when the trigger times out, after one final poll; ISO 8601.
     :param on_expired: outcome of an expired transfer: ``fail``, ``skip`` or ``succeed``.
     :param on_canceled: outcome of a canceled transfer: ``fail``, ``skip`` or ``succeed``.
@@ -203,10 +203,9 @@ def _new_poll(conn_id: str) -> Poll:
     from outbound_transfer.hooks.call_observer import CallMetricsObserver
     from outbound_transfer.waiting.poll import Poll
 
+    hook, observer = OutboundTransferHook(conn_id), CallMetricsObserver(conn_id)
     return Poll(
-        OutboundTransferHook(conn_id).read_settings,
-        partial(Client, policy=POLL_RETRY_POLICY, observer=CallMetricsObserver(conn_id)),
-        partial(_on_poll, conn_id),
+        lambda: Client(hook.read_settings(), policy=POLL_RETRY_POLICY, observer=observer), partial(_on_poll, conn_id)
     )
 
 

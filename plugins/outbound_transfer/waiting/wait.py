@@ -5,55 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from math import floor, inf, isfinite
-from typing import Any, Final, NamedTuple
+from math import inf
+from typing import Final, NamedTuple
 
+from outbound_transfer.protocol.errors import InvalidDelivery, NotFound
 from outbound_transfer.protocol.ids import resolve_transfer_id
 from outbound_transfer.protocol.lateness import first_late_at
-from outbound_transfer.protocol.models import Transfer, to_epoch
+from outbound_transfer.protocol.models import PARTIAL, PENDING, Transfer, to_epoch
 from outbound_transfer.protocol.outcomes import OutcomeRules, describe, status_hint
+
+#: Statuses of transfers that are outstanding, in the order in which they are listed: one that moves is then seen.
+OUTSTANDING: Final = (PENDING, PARTIAL)
 
 #: Minimum seconds between two polls: an interval of 0 must not become a busy loop.
 MIN_INTERVAL: Final = 1.0
 
-#: Seconds between two polls if the stored interval is invalid.
-DEFAULT_INTERVAL: Final = 60.0
-
 #: Seconds from a transfer's expiry to the poll for it: the service evaluates expiry on read (service-api.md, R19).
 EXPIRY_MARGIN: Final = 1.0
-
-#: Seconds between two attempts at the last poll before a timeout, and for which they go on.
-LAST_POLL_INTERVAL: Final = 10.0
-LAST_CHANCE: Final = 180.0
-
-
-class Now(NamedTuple):
-    """The current time in seconds.
-
-    :ivar monotonic: for intervals: nobody sets this clock.
-    :ivar wall: since the epoch, for deadlines and the service's timestamps.
-    """
-
-    monotonic: float
-    wall: float
-
-
-def now() -> Now:
-    """Return the current time."""
-    return Now(time.monotonic(), time.time())
-
-
-class Row(NamedTuple):
-    """A transfer as triggerers show it to one another: nothing of a person. Times are in seconds since the epoch."""
-
-    id: str
-    status: str
-    sent_at: float | None
-    expires_at: float | None
-
-    @classmethod
-    def of(cls, transfer: Transfer) -> Row:
-        return cls(transfer.id, transfer.status, to_epoch(transfer.sent_at), to_epoch(transfer.expires_at))
 
 
 class End(NamedTuple):
@@ -73,10 +41,10 @@ class Wait:
     :param rules: which status ends the wait.
     :param notify_after: see :func:`.find_late`.
     :ivar seen: the transfer as last read here.
-    :ivar row: the transfer as last shown, also to another triggerer.
-    :ivar asked: when it was last known, or read in vain; initially, when the wait began.
+    :ivar asked: when its status was last known, or read in vain; initially, when the wait began. As all times here, in
+        seconds since the epoch.
     :ivar news: lines for the task's log; ``changed`` is set when there are some, or the wait has ended.
-    :raises ValueError: an argument is invalid.
+    :raises TypeError, ValueError: an argument is invalid.
     """
 
     transfer_id: str
@@ -85,84 +53,71 @@ class Wait:
     rules: OutcomeRules
     notify_after: tuple[float, ...] = ()
     seen: Transfer | None = None
-    row: Row | None = None
-    asked: Now = field(default_factory=now)
+    asked: float = field(default_factory=lambda: time.time())
     end: End | None = None
     news: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _expires_at: float = inf
     _late_at: float = inf
-    _overdue_since: float = inf
-    _problem: str = ""
+    _expired_at: float = inf
+    _told: str = ""
 
     def __post_init__(self) -> None:
-        self.transfer_id, self.interval = resolve_transfer_id(self.transfer_id), valid_interval(self.interval)
-        if not isfinite(self.deadline):
-            raise ValueError(f"invalid deadline: {self.deadline}")
+        self.transfer_id, interval = resolve_transfer_id(self.transfer_id), float(self.interval)
+        if not 0 <= interval < inf:
+            raise ValueError(f"invalid interval: {interval}")
+        self.interval = max(interval, MIN_INTERVAL)
 
-    def due_at(self, origin: float, at: Now) -> float:
-        """Return when the transfer is read next, in monotonic seconds: at the poll's times, and once at each moment.
+    def is_due(self, origin: float, at: float) -> bool:
+        """Return whether to read the transfer: once in each interval, and once at each moment.
 
-        :param origin: the first of the poll's times. All waits of one interval share them, whenever they began.
+        :param origin: where intervals begin. All waits of one interval are due together.
         """
-        interval = self.interval if self._overdue_since == inf else min(self.interval, LAST_POLL_INTERVAL)
-        regular = _next_time(self.asked.monotonic, origin, interval)
-        return min([regular, *(at.monotonic - at.wall + one for one in self._moments() if one > self.asked.wall)])
+        # "!=", as somebody may set the clock back.
+        is_another = (at - origin) // self.interval != (self.asked - origin) // self.interval
+        return is_another or any(self.asked < moment <= at for moment in self._moments)
 
-    def must_be_read(self, at: Now) -> bool:
+    def must_be_read(self, at: float) -> bool:
         """Return whether it does not suffice that no listing shows the transfer as finished."""
-        return self.rules.accept_partial or any(one <= at.wall for one in self._moments())
+        is_outstanding = self.seen is not None and self.seen.status in OUTSTANDING
+        return not is_outstanding or self.rules.accept_partial or min(self._moments) <= at
 
-    def _moments(self) -> tuple[float, float, float]:
-        return self.deadline, self._expires_at + EXPIRY_MARGIN, self._late_at
+    @property
+    def _moments(self) -> tuple[float, ...]:
+        return self.deadline, self._expired_at, self._late_at
 
-    def update(self, transfer: Transfer, at: Now, ahead: float = 0.0) -> None:
-        """Apply a response to a request that was made at ``at``.
+    def update(self, read: Transfer | Exception | None, at: float, ahead: float = 0.0) -> None:
+        """Apply what was read at ``at``, unless the wait has ended.
 
+        :param read: the transfer; or the error of its read; None if it is known to be outstanding still.
         :param ahead: seconds by which the service's clock is ahead of this one.
         """
-        before = self.seen
-        if before is None or (before.status, before.picked_up_count) != (transfer.status, transfer.picked_up_count):
-            self._tell(describe(transfer) + status_hint(transfer))
-        if before is None or before.status != transfer.status:
+        if self.end or (read is None and self.must_be_read(at)):
+            return  # another wait for the same transfer may be content with less
+        self.asked = at
+        if isinstance(read, Transfer):
+            self._see(read, at, ahead)
+        elif isinstance(read, NotFound | InvalidDelivery):
+            self.finish("error", str(read))
+        elif isinstance(read, Exception):
+            self.tell(f"Could not read transfer '{self.transfer_id}'; the wait continues: {read}")
+
+    def _see(self, transfer: Transfer, at: float, ahead: float) -> None:
+        # Only with a new status: an expiry that is put off at each read must not cause polls of its own.
+        if self.seen is None or self.seen.status != transfer.status:
+            self._expired_at = (to_epoch(transfer.expires_at) or inf) - ahead + EXPIRY_MARGIN
             self._late_at = first_late_at(transfer, self.notify_after)
-        self.show(Row.of(transfer), at, ahead)
-        self.seen, self._problem = transfer, ""
+        self.seen = transfer
+        self.tell(describe(transfer) + status_hint(transfer))
         if self.rules.outcome_of(transfer) is not None:
             self.finish("finished")
-        elif at.wall >= self.deadline:
+        elif at >= self.deadline:
             self.finish("timeout")
-        elif at.wall >= self._late_at:
+        elif at >= self._late_at:
             self.finish("late")
 
-    def show(self, row: Row | None, at: Now, ahead: float = 0.0) -> None:
-        """Apply that the transfer was outstanding at ``at``: so another triggerer, or no listing of the finished, says.
-
-        :param row: what that triggerer was shown.
-        """
-        # Only with a new status: an expiry that is extended at each poll must not cause polls of its own.
-        if row and (self.row is None or self.row.status != row.status):
-            self._expires_at = inf if row.expires_at is None else row.expires_at - ahead
-        self.row, self.asked = row or self.row, at
-
-    def fail(self, error: object, at: Now) -> None:
-        """Apply that the transfer could not be read by itself; the wait continues."""
-        self.asked = at
-        self.warn(f"Could not read transfer '{self.transfer_id}'; the wait continues: {error}")
-
-    def warn(self, problem: str) -> None:
-        """Log a problem, unless it was the last one."""
-        if problem != self._problem:
-            self._problem = problem
-            self._tell(problem)
-
-    def check_deadline(self, at: Now) -> None:
-        """End the wait if its deadline has passed for so long that no last poll will show the transfer."""
-        if at.wall < self.deadline:  # also if the clock was set back
-            self._overdue_since = inf
-        elif at.monotonic - (since := min(self._overdue_since, at.monotonic)) < LAST_CHANCE:
-            self._overdue_since = since
-        else:
+    def time_out(self) -> None:
+        """End the wait if its deadline has passed; it has not if the clock was set back."""
+        if time.time() >= self.deadline:
             self.finish("timeout")
 
     def finish(self, status: str, message: str = "") -> None:
@@ -170,19 +125,9 @@ class Wait:
         self.end = self.end or End(status, message)
         self.changed.set()
 
-    def _tell(self, line: str) -> None:
-        self.news.append(line)
-        self.changed.set()
-
-
-def valid_interval(given: Any) -> float:
-    """Return an interval of a stored trigger, which may be anything, in seconds."""
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return max(float(given), MIN_INTERVAL) if is_number and isfinite(given) and given >= 0 else DEFAULT_INTERVAL
-
-
-def _next_time(after: float, origin: float, interval: float) -> float:
-    """Return the first of ``origin``, ``origin + interval``, … that is after ``after``."""
-    number = max(floor((after - origin) / interval) + 1, 0)
-    # Floating-point rounding may give the time itself.
-    return next(at for at in (origin + number * interval, origin + (number + 1) * interval) if at > after)
+    def tell(self, line: str) -> None:
+        """Log a line, unless it was the last one."""
+        if line != self._told:
+            self._told = line
+            self.news.append(line)
+            self.changed.set()

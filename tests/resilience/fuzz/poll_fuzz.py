@@ -348,13 +348,10 @@ class PollScenario:
         joins = max(one.sent, 0.0) + pick.choice([0.0, 600.0 * pick.random()])
         deadline = joins + pick.choice([1.0, CALM, 2 * END, 1_000 * HOUR]) * pick.random()
         given = {"id": one.id, "status": "pending"} if pick.random() < 0.1 else one.id
-        interval = (
-            pick.choice(NO_INTERVAL) if pick.random() < 0.1 else pick.choice([0, 10, 60, 60, 60, 60, 60, 60, 300])
-        )
         kwargs = {
             "transfer_id": given,
             "outbound_transfer_conn_id": "outbound_transfer_default",
-            "poke_interval": interval,
+            "poke_interval": pick.choice([0, 10, 60, 60, 60, 60, 60, 60, 300]),
             "deadline": self.world.iso(deadline),
         }
         leaves = joins + CALM * pick.random() if pick.random() < 0.1 else END + 1
@@ -366,6 +363,7 @@ class PollScenario:
         wrong = pick.choice(
             [
                 {"transfer_id": pick.choice(NO_TRANSFER)},
+                {"poke_interval": pick.choice(NO_INTERVAL)},
                 {"deadline": pick.choice(NO_DEADLINE)},
                 {"on_expired": "maybe"},
             ]

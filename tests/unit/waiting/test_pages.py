@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
+from outbound_transfer.protocol.models import Recipient, Transfer, TransferPage, UnreadableRow
+from outbound_transfer.store.engine import Database
 from outbound_transfer.waiting import pages
 from outbound_transfer.waiting.pages import SharedPages
+from outbound_transfer.warehouse.local_file import SqliteFileHook
 
-SHOWN = [[["t", "pending", 1.0, None]], "next"]
+ROW = Transfer("t", "pending", "", sent_at="2024-01-01T00:00:00Z")
+SHOWN = TransferPage((ROW,), "next")
+READ = TransferPage((replace(ROW, subject="secret", recipients=(Recipient("ann@example.com"),)),), "next")
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +28,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shared(file: Path, key: str = "key") -> SharedPages:
-    return SharedPages(
-        sa.create_engine(f"sqlite:///{file}", poolclass=sa.NullPool), "outbound_transfer_pages", None, key
-    )
+    return SharedPages(Database(SqliteFileHook(file), "deliveries"), "outbound_transfer_", None, key)
 
 
 def test_a_page_is_found_by_others_with_the_same_key_until_it_is_too_old(tmp_path: Path) -> None:
     file = tmp_path / "pages.db"
-    shared(file).keep("pending ", SHOWN)
+    shared(file).keep("pending ", READ)
     assert shared(file).find("pending ", 60.0) == SHOWN
     assert shared(file).find("pending next", 60.0) is None
     assert shared(file, "other key").find("pending ", 60.0) is None
@@ -39,12 +43,16 @@ def test_a_page_is_found_by_others_with_the_same_key_until_it_is_too_old(tmp_pat
 
 def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = shared(tmp_path / "pages.db")
-    one.keep("partial ", [[], None])
+    one.keep("partial ", TransferPage((), None, (UnreadableRow(0, "u", "reason"),)))
+    found = one.find("partial ", 60.0)
+    assert found is not None
+    assert [(row.id, row.status) for row in found.data] == [("u", "unreadable")]
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 100_000)
     for _ in range(2):
         one.keep("pending ", SHOWN)
-    with one._engine.connect() as tx:
+    assert one._database is not None
+    with one._database.begin() as tx:
         assert tx.execute(sa.text("SELECT COUNT(*) FROM outbound_transfer_pages")).scalar() == 1
     assert one.find("pending ", 60.0) == SHOWN
 
@@ -52,7 +60,7 @@ def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, m
 def test_two_that_keep_a_page_at_once_harm_nothing(tmp_path: Path) -> None:
     ones = [shared(tmp_path / "pages.db") for _ in range(4)]
     ones[0].keep("pending ", SHOWN)
-    threads = [threading.Thread(target=one.keep, args=("pending ", SHOWN)) for one in ones]
+    threads = [threading.Thread(target=one.keep, args=("pending ", READ)) for one in ones]
     for each in threads:
         each.start()
     for each in threads:
@@ -60,7 +68,7 @@ def test_two_that_keep_a_page_at_once_harm_nothing(tmp_path: Path) -> None:
     assert ones[0].find("pending ", 60.0) == SHOWN
 
 
-def test_a_database_that_is_down_or_silent_is_left_alone_for_a_while(
+def test_a_database_that_is_down_or_silent_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pages, "MAX_SECONDS", 0.1)
@@ -74,11 +82,12 @@ def test_a_database_that_is_down_or_silent_is_left_alone_for_a_while(
     for is_silent in (True, False):
         if not is_silent:
             silent.set()
-        engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.NullPool)
-        one = SharedPages(engine, "outbound_transfer_pages", None, "key")
+        hook = SqliteFileHook(tmp_path / "silent.db")
+        monkeypatch.setattr(hook, "get_conn", connect)
+        one = SharedPages(Database(hook, "deliveries"), "outbound_transfer_", None, "key")
         for _ in range(3):
             assert one.find("pending ", 60.0) is None
-            one.keep("pending ", SHOWN)
+            one.keep("pending ", READ)
     assert len(asked) == 2
     assert len(caplog.records) == 2
     assert "ann@example.com" not in caplog.text

@@ -14,39 +14,27 @@ from typing import Any
 import pytest
 
 from outbound_transfer.client import Settings
-from outbound_transfer.protocol.errors import InvalidApiKey, RateLimited
+from outbound_transfer.protocol.errors import InvalidApiKey
 from outbound_transfer.protocol.models import Transfer, TransferPage
 from outbound_transfer.protocol.outcomes import OutcomeRules
 from outbound_transfer.waiting import poll, wait
+from outbound_transfer.waiting.pages import SharedPages
 from outbound_transfer.waiting.poll import Poll, join_poll
 from outbound_transfer.waiting.wait import Wait
 
 SETTINGS = Settings("https://account.example.com", "key")
 
 #: Parts of the poll that run before it, after it, or when something has failed already.
-NOT_BROKEN = {
-    "__init__",
-    "add",
-    "remove",
-    "join_poll",
-    "in_thread",
-    "run",
-    "end",
-    "_run",
-    "_log",
-    "_unended",
-    "account",
-}
+NOT_BROKEN = {"__init__", "join_poll", "stop", "start_thread", "run", "_run", "_fail", "account"}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait, "MIN_INTERVAL", 0.01)
-    monkeypatch.setattr(poll, "JOIN_SECONDS", 0.01)
     monkeypatch.setattr(poll, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(poll, "TICK", 0.01)
     monkeypatch.setattr(poll, "PACE", 0.0)
-    monkeypatch.setattr(poll, "find_pages", lambda _: None)
+    monkeypatch.setattr(poll, "find_pages", lambda _: SharedPages())
 
 
 class Service:
@@ -78,7 +66,10 @@ class Service:
     def stop(self) -> None:
         self.stopped.set()
 
-    def close(self) -> None:
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.is_closed = True
 
 
@@ -86,11 +77,11 @@ def new_wait(transfer_id: str, deadline: float | None = None) -> Wait:
     return Wait(transfer_id, 0.02, deadline or time.time() + 600, OutcomeRules())
 
 
-async def ends(*waits: Wait, service: Any, conn_id: str = "one", read_settings: Any = lambda: SETTINGS) -> list[Any]:
+async def ends(*waits: Wait, service: Any, conn_id: str = "one", open_client: Any = None) -> list[Any]:
     """Wait to the end of each."""
 
     def new_poll() -> Poll:
-        return Poll(read_settings, lambda _: service)
+        return Poll(open_client or (lambda: service))
 
     with ExitStack() as stack:
         for each in waits:
@@ -111,7 +102,7 @@ async def test_all_waits_end_and_the_client_is_closed() -> None:
             break
     assert service.stopped.is_set()
     assert service.is_closed
-    assert not poll._polls[asyncio.get_running_loop()]
+    assert asyncio.get_running_loop() not in {loop for _, loop in poll._polls}
 
 
 FILES = {str(Path(module.__file__ or "")) for module in (poll, wait, sys.modules["outbound_transfer.waiting.reader"])}
@@ -179,7 +170,7 @@ async def test_a_connection_that_has_to_wait_does_not_hold_up_another() -> None:
 
 
 async def test_a_deadline_ends_a_wait_while_the_service_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait, "LAST_CHANCE", 0.05)
+    monkeypatch.setattr(poll, "LAST_CHANCE", 0.05)
     service = Service()
     service.act = lambda: service.stopped.wait(60)
     assert await ends(new_wait("a", time.time() + 0.05), service=service) == ["timeout"]
@@ -188,12 +179,12 @@ async def test_a_deadline_ends_a_wait_while_the_service_says_nothing(monkeypatch
 async def test_a_deadline_ends_a_wait_though_airflow_never_says_what_the_connection_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wait, "LAST_CHANCE", 0.05)
+    monkeypatch.setattr(poll, "LAST_CHANCE", 0.05)
 
-    def fail() -> Settings:
+    def fail() -> Service:
         raise OSError("down")
 
-    assert await ends(new_wait("a", time.time() + 0.05), service=Service(), read_settings=fail) == ["timeout"]
+    assert await ends(new_wait("a", time.time() + 0.05), service=Service(), open_client=fail) == ["timeout"]
 
 
 async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
@@ -207,27 +198,13 @@ async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
 
     replaced, old = Service(Settings("https://account.example.com", "new")), Service()
     old.act = refuse
-    keys = iter([SETTINGS])
-    clients = {"key": old, "new": replaced}
+    clients = iter([old])
     with ExitStack() as stack:
         one = new_wait("a")
-        joined = Poll(lambda: next(keys, replaced.settings), lambda given: clients[given.transfer_api_key])  # type: ignore[arg-type,return-value]
+        joined = Poll(lambda: next(clients, replaced))  # type: ignore[arg-type]
         stack.enter_context(join_poll("replaced", one, lambda: joined))
         while one.end is None:
             await asyncio.wait_for(one.changed.wait(), 10)
             one.changed.clear()
     assert one.end.status == "finished"
     assert old.is_closed
-
-
-async def test_a_refusal_for_days_stops_no_poll_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll, "MAX_RETRY_AFTER", 0.05)
-    service, refusals = Service(), [RateLimited(429, retry_after=86_400.0)]
-
-    def act() -> None:
-        if refusals:
-            raise refusals.pop()
-
-    service.act = act
-    assert await ends(new_wait("a"), service=service) == ["finished"]
-    assert not refusals

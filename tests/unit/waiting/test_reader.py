@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from outbound_transfer.protocol.errors import ConnectionLost, InvalidApiKey, NotFound, RateLimited, ServerFault
 from outbound_transfer.protocol.models import Transfer, TransferPage
 from outbound_transfer.waiting import reader
-from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, OUTSTANDING, News, Reader, Wanted
-from outbound_transfer.waiting.wait import Now, Row
+from outbound_transfer.waiting.pages import SharedPages
+from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, Reader
+from outbound_transfer.waiting.wait import OUTSTANDING
 
 PAGE = 4
 START = 1_700_000_000
@@ -70,34 +71,39 @@ class Waits:
 
     service: Service
     urgent: set[str] = field(default_factory=set)
-    known: dict[str, Row] = field(default_factory=dict)
+    known: dict[str, Transfer] = field(default_factory=dict)
     answered: dict[str, int] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
     polls: int = 0
 
     def __post_init__(self) -> None:
-        self.reader = Reader(self.service)  # type: ignore[arg-type]
+        self.reader = Reader(SharedPages())
 
-    def poll(self, *ids: str, at: float | None = None) -> list[str]:
+    def poll(self, *ids: str, is_new_hour: bool = False) -> list[str]:
         """Poll once; return what the service was asked for."""
         self.polls += 1
+        if is_new_hour:
+            self.reader = Reader(SharedPages())
         asked = len(self.service.calls)
         ordered = sorted(ids, key=lambda one: (self.answered.get(one, 0), int(one)))
-        wanted = {one: Wanted(self.known.get(one), one in self.urgent) for one in ordered}
-        began = Now(60.0 * self.polls if at is None else at, 0.0)
-        self.reader.read(wanted, began, 45.0, self._hear)
+        wanted = {one: self._presumable(one) for one in ordered}
+        self.reader.read(self.service, wanted, 60.0 * self.polls, 45.0, self._hear)  # type: ignore[arg-type]
         return self.service.calls[asked:]
 
-    def _hear(self, news: News) -> None:
-        for transfer in news.transfers:
-            self.known[transfer.id] = Row.of(transfer)
-            self.answered[transfer.id] = self.polls
-        for one in news.outstanding:
-            assert self.service.statuses[one] in OUTSTANDING or one in self.service.hidden, "it is not outstanding"
-            assert one not in self.urgent, "presumed, and was to be read"
-            self.answered[one] = self.polls
-        self.errors |= news.errors
-        self.answered |= dict.fromkeys(news.errors, self.polls)
+    def _presumable(self, transfer_id: str) -> Transfer | None:
+        known = self.known.get(transfer_id)
+        return known if known and known.status in OUTSTANDING and transfer_id not in self.urgent else None
+
+    def _hear(self, transfer_id: str, found: Transfer | Exception | None, _: float) -> None:
+        if isinstance(found, Transfer):
+            self.known[transfer_id] = found
+        elif found:
+            self.errors[transfer_id] = found
+        else:
+            hidden = transfer_id in self.service.hidden
+            assert self.service.statuses[transfer_id] in OUTSTANDING or hidden, "it is not outstanding"
+            assert transfer_id not in self.urgent, "presumed, and was to be read"
+        self.answered[transfer_id] = self.polls
 
 
 statuses = st.sampled_from([*OUTSTANDING, *FINISHED])
@@ -117,8 +123,8 @@ def test_each_answer_is_what_a_single_read_says_and_nobody_is_starved(data: Any,
         assert len(calls) <= 2 * service.pages(*OUTSTANDING, *FINISHED) + MAX_SINGLE_READS
         assert sum(one.isdecimal() for one in calls) <= MAX_SINGLE_READS
     waited = 2 + ceil(len(all_ids) / MAX_SINGLE_READS)
-    for hour in range(waited):
-        waits.poll(*all_ids, at=1e6 + 3_600.0 * hour)
+    for _ in range(waited):
+        waits.poll(*all_ids, is_new_hour=True)
     finished = {one: status for one, status in service.statuses.items() if status in FINISHED}
     assert {one: waits.known[one].status for one in finished} == finished
     assert all(waits.polls - at <= waited for at in waits.answered.values())
@@ -142,7 +148,7 @@ def test_of_many_that_are_outstanding_only_the_finished_are_listed_for_an_hour()
     service.statuses["7"] = "canceled"
     waits.poll(*service.statuses)
     assert waits.known["7"].status == "canceled"
-    assert waits.poll(*service.statuses, at=3_700.0)[:2] == ["pending"] * 2
+    assert waits.poll(*service.statuses, is_new_hour=True)[:2] == ["pending"] * 2
 
 
 def test_one_that_was_deleted_is_found_within_the_hour() -> None:
@@ -151,7 +157,7 @@ def test_one_that_was_deleted_is_found_within_the_hour() -> None:
     waits.poll(*service.statuses)
     service.gone = {"7"}
     waits.poll(*service.statuses)
-    waits.poll(*service.statuses, at=3_700.0)
+    waits.poll(*service.statuses, is_new_hour=True)
     assert isinstance(waits.errors["7"], NotFound)
 
 
@@ -225,29 +231,30 @@ def test_a_service_that_is_down_is_not_asked_about_each_transfer() -> None:
     assert len(service.calls) == reader.MAX_FAILURES
 
 
-class Shared:
+class Shared(SharedPages):
     """Pages that are kept, as another triggerer finds them."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Any] = {}
+        self.kept: dict[str, TransferPage] = {}
 
-    def find(self, listing: str, max_age: float) -> Any:
+    def find(self, listing: str, max_age: float) -> TransferPage | None:
         return self.kept.get(listing)
 
-    def keep(self, listing: str, shown: Any) -> None:
-        rows, cursor = shown
-        self.kept[listing] = [[list(row) for row in rows], cursor]
+    def keep(self, listing: str, page: TransferPage) -> None:
+        self.kept[listing] = page
 
 
 def test_a_page_of_another_triggerer_shows_what_is_outstanding_and_the_others_are_read() -> None:
     service, shared = Service({str(number): "pending" for number in range(1, 9)}), Shared()
     first, second = Waits(service), Waits(service, urgent={"2"})
     for waits in (first, second):
-        waits.reader = Reader(service, shared)  # type: ignore[arg-type]
+        waits.reader = Reader(shared)
+    second.poll(*service.statuses)
     first.poll(*service.statuses)
-    assert "@" not in repr(shared.kept)
+    service.calls.clear()
     service.statuses["1"] = "complete"
-    shared.kept["pending 5"][0] = [row for row in shared.kept["pending 5"][0] if row[0] != "1"]
-    assert second.poll(*service.statuses) == ["partial", "1", "2"]
+    kept = shared.kept["pending 5"]
+    shared.kept["pending 5"] = TransferPage(tuple(row for row in kept.data if row.id != "1"), kept.next_cursor)
+    assert second.poll(*service.statuses) == ["1", "2"]
     assert second.known["1"].status == "complete"
     assert second.answered.keys() == service.statuses.keys()
