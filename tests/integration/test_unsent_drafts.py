@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +21,10 @@ from outbound_transfer.operators.transfer import (
     SendTransferOperator,
 )
 from support.airflow_names import AirflowFailException, AirflowSkipException
+from support.calls import DISCARD, ProcessCrashed, before, die
+from support.connections import connection_json
 from support.oracle import says_sent
-from support.tasks import FakeTaskInstance, hand_on, without_credit
+from support.tasks import FakeTaskInstance, again, hand_on, without_credit
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
@@ -87,6 +90,60 @@ def test_a_draft_whose_send_is_in_doubt_stays_until_it_is_discarded(deliver, tas
     assert discard.run() is True, "what is removed as a draft was not sent, and cannot be any more"
     assert not exists(sandbox, transfer_id)
     sandbox.assert_nothing_sent()
+
+
+@pytest.fixture
+def use_key(sandbox, monkeypatch) -> Callable[[str], None]:
+    """Let the connection have another API key."""
+    settings = json.loads(connection_json(sandbox))
+    return lambda key: monkeypatch.setenv(
+        "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps({**settings, "password": key})
+    )
+
+
+@pytest.mark.parametrize("phase", ["handed on", "sending", "discarding"])
+def test_a_draft_that_the_key_does_not_show_is_not_said_to_be_removed(deliver, task, sandbox, use_key, phase) -> None:
+    """Its key's user may send it: a 404 of another user's key says nothing of it."""
+    if phase == "handed on":
+        draft = task(CreateTransferOperator, "create", **DELIVERY).run()
+    else:
+        ti = deliver()
+        sandbox.plan_faults(*SEND_IN_DOUBT)
+        with pytest.raises(Exception, match="sent"):
+            ti.run()
+        draft = ti.xcoms["transfer_id"]
+        sandbox.clear_faults()
+        if phase == "discarding":
+            with before(DISCARD, die), pytest.raises(ProcessCrashed):
+                again(ti)
+    discard = task(DiscardTransferOperator, "discard", transfer_id=draft)
+    use_key(sandbox.new_key("bob@example.com"))
+    with pytest.raises(AirflowFailException, match="another user's API key.*Correct the connection") as failed:
+        discard.run()
+    assert says_sent(failed.value, draft) == (phase != "handed on")
+    assert exists(sandbox, draft)
+
+    use_key(sandbox.transfer_api_key)
+    assert again(discard) is True
+    assert not exists(sandbox, draft)
+    sandbox.assert_nothing_sent()
+
+
+def test_a_send_in_doubt_that_the_key_does_not_show_is_not_said_to_be_removed(task, sandbox, report, use_key) -> None:
+    draft = task(CreateTransferOperator, "create", **DELIVERY).run()
+    task(AttachFilesOperator, "attach", transfer_id=draft, files=report).run()
+    send = task(SendTransferOperator, "send", transfer_id=draft)
+    sandbox.plan_faults(*SEND_IN_DOUBT)
+    with pytest.raises(Exception, match="sent"):
+        send.run()
+    sandbox.clear_faults()
+    use_key(sandbox.new_key("bob@example.com"))
+    with pytest.raises(AirflowFailException, match=r"another user's API key\. It may have been sent"):
+        again(send)
+
+    use_key(sandbox.transfer_api_key)
+    again(send)
+    assert sandbox.sent() == [draft]
 
 
 def test_a_discard_that_fails_does_not_hide_the_error(deliver, sandbox) -> None:

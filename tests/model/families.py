@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any
 
+from model.service import Stored
 from model.world import HELD, Action, Killed, World, kill
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.order import Order
@@ -21,6 +23,9 @@ ACTIONS = (
     *(("create",), ("attach:A",), ("send",), ("discard",)),
     *(("create", "attach:A"), ("attach:A", "send"), ("create", "attach:A", "send")),
 )
+
+#: Whether the process that is overtaken dies.
+DIES = (False, True)
 
 
 def busy(sends: int) -> Callable[[World], None]:
@@ -46,12 +51,27 @@ class DeferrableOne(One):
     deferrable = True
 
 
-def length(world: World, sent: int = 1) -> list[str]:
+def every(run: Callable[..., World], *choices: Iterable[Any]) -> Iterator[Schedule]:
+    for each in product(*choices):
+        yield each, partial(run, *each)
+
+
+def log_of(world: World, sent: int = 1) -> list[str]:
     """Return the steps of an undisturbed delivery."""
     world.fresh().pipeline()
     assert not world.violations, world.violations
     assert len(world.service.billed) == sent, world.status
+    assert world.service.numbers["t" + world.account] == world.drafts, "a draft is made in vain"
     return list(world.log)
+
+
+def steps_of(world: World, sent: int = 1) -> range:
+    return range(1, len(log_of(world, sent)) + 1)
+
+
+def send_of(world: World) -> int:
+    """Return the step at which the draft is sent."""
+    return next(at for at, what in enumerate(log_of(world), 1) if what.endswith("/send before"))
 
 
 def change(world: World, how: str) -> None:
@@ -72,90 +92,125 @@ def change(world: World, how: str) -> None:
         files["a.csv"] = {"touched": data, "changed": b"CHANGED", "same size": b"xyz"}[how], time + 1
 
 
-def play(world: World, at: dict[int, Action], then: Callable[[World], object] = lambda world: None) -> World:
+def begin(world: World, at: dict[int, Action], tries: int = 2) -> World:
+    """Run all tasks, and what happens at their steps."""
     world.fresh().at = dict(at)
-    world.pipeline()
-    then(world)
+    world.pipeline(tries)
+    return world
+
+
+def play(world: World, at: dict[int, Action], then: Callable[[World], object] = lambda world: None) -> World:
+    then(begin(world, at))
     world.finish()
     return world
 
 
+def at_once(world: World) -> None:
+    if (tries := sum(each.tries for each in world.instances.values())) > 1:
+        world.violations.append(f"nothing has failed, and it took {tries} tries")
+
+
 def kills(world: World, *, pairs: bool = True) -> Iterator[Schedule]:
     """The process is killed at a step, and the next one again."""
-    steps = len(length(world))
-    for first in range(1, steps + 1):
-        for second in (0, *range(first + 1, steps + 25)) if pairs else (0,):
+    steps = steps_of(world)
+    for first in steps:
+        for second in (0, *range(first + 1, len(steps) + 25)) if pairs else (0,):
             yield (first, second), partial(play, world, {first: kill, second: kill})
 
 
-def meanwhile(  # noqa: C901  # one loop for each choice
+def meanwhile(
     world: World,
     actions: Iterable[tuple[str, ...]],
     files: Sequence[str] = ("same",),
-    dies: Sequence[bool] = (False, True),
+    dies: Sequence[bool] = DIES,
     inner: Sequence[int] = (0,),
     prepare: Callable[[World], object] = lambda world: None,
     then: Callable[[World], object] = lambda world: None,
 ) -> Iterator[Schedule]:
     """At a step, tasks run whole, or until they are killed; the task that was overtaken goes on, or dies."""
 
-    def act(world: World, action: tuple[str, ...], how: str, killed_at: int, *, is_killed: bool) -> None:
-        prepare(world)
-        change(world, how)
-        at = world.steps + killed_at
-        if killed_at:
-            world.at[at] = kill
-        for task in action:
-            world.one(task)
-        if killed_at:
-            world.at.pop(at, None)
-        if is_killed:
-            raise Killed
+    def run(at: int, action: tuple[str, ...], how: str, is_killed: bool, killed_at: int) -> World:
+        def act() -> None:
+            prepare(world)
+            change(world, how)
+            world.run(*action, killed_at=killed_at, dies=is_killed)
 
-    for at in range(1, len(length(world)) + 1):
-        for action in actions:
-            for how in files:
-                for is_killed in dies:
-                    for killed_at in inner:
-                        due = partial(act, world, action, how, killed_at, is_killed=is_killed)
-                        yield (at, action, how, is_killed, killed_at), partial(play, world, {at: due}, then)
+        return play(world, {at: act}, then)
+
+    yield from every(run, steps_of(world), actions, files, dies, inner)
 
 
 def lost(
     world: World, files: Sequence[str] = ("same",), ends: Sequence[type[BaseException]] = (Killed, ConnectionLost)
 ) -> Iterator[Schedule]:
     """A request is lost, or its response is, or it arrives later; its process is killed, or goes on."""
-    steps = length(world)
-    requests = [(step, request.method) for _, request, step in world.requests]
+    steps = steps_of(world)
 
-    def lose(world: World, how: str, lands: int, end: type[BaseException]) -> None:
-        if lands:
-            world.at[lands] = world.lose()
-        change(world, how)
-        raise end("lost")
+    def run(at: int, how: str, end: type[BaseException], lands: int) -> World:
+        def lose() -> None:
+            if lands:
+                world.at[lands] = world.lose()
+            change(world, how)
+            raise end("lost")
 
-    def run(world: World, at: int, due: Action) -> World:
-        world.fresh().at = {at: due}
-        world.pipeline()
+        begin(world, {at: lose})
         for action in list(world.at.values()):  # or after everything
             action()
         world.finish()
         return world
 
-    for step, method in requests:
-        for how in files:
-            for end in ends:
-                for lands in (0, *(range(step + 1, len(steps) + 25) if method != "GET" else ())):
-                    yield (
-                        (step, how, end.__name__, lands),
-                        partial(run, world, step, partial(lose, world, how, lands, end)),
-                    )
-                yield (step + 1, how, end.__name__), partial(run, world, step + 1, partial(lose, world, how, 0, end))
+    for step, method in [(step, request.method) for _, request, step in world.requests]:
+        later = range(step + 1, len(steps) + 25) if method != "GET" else ()
+        yield from every(run, [step], files, ends, (0, *later))
+        yield from every(run, [step + 1], files, ends, [0])
+
+
+def lost_twice(world: World) -> Iterator[Schedule]:
+    """An upload is lost with its process, the file changes, the next attempt loses a call; the first upload arrives."""
+    upload = next(at for at, what in enumerate(log_of(world), 1) if what.endswith("/files before"))
+
+    def run(again: int, lands: int) -> World:
+        def lose() -> None:
+            world.at[world.steps + lands + again] = world.lose()
+            world.at[world.steps + again] = lose_again
+            change(world, "same size")
+            raise Killed
+
+        def lose_again() -> None:
+            raise ConnectionLost("lost")
+
+        return play(world, {upload: lose})
+
+    yield from every(run, range(1, 30), range(1, 6))
+
+
+def late_uploads(world: World) -> Iterator[Schedule]:
+    """An upload is repeated, the file gets another name while the send waits for a slot, and the upload arrives."""
+    upload = next(at for at, what in enumerate(log_of(world), 1) if what.endswith("/files before"))
+
+    def run(how: str, lands: int) -> World:
+        late: list[Action] = []
+
+        def lose() -> None:
+            late.append(world.lose())
+            raise ConnectionLost("lost")
+
+        world.fresh().service.busy = 9
+        world.at = {upload: lose}
+        world.pipeline(1)
+        world.service.busy = 0
+        change(world, how)
+        world.at = {world.steps + lands: late[0]}
+        world.run("attach:A", "send")
+        world.finish()
+        return world
+
+    yield from every(run, ("renamed", "vanished"), range(1, 40))
 
 
 def late_sends(world: World, files: Sequence[str]) -> Iterator[Schedule]:
     """A send is lost, the next attempt waits for a slot; meanwhile a task runs, and the lost send arrives."""
-    send = next(at for at, what in enumerate(length(world), 1) if what.endswith("/send before"))
+    send = send_of(world)
 
     def run(how: str, again: str, lands: int, moment: int) -> World:
         late: list[Action] = []
@@ -171,35 +226,70 @@ def late_sends(world: World, files: Sequence[str]) -> Iterator[Schedule]:
             world.at[send + moment] = act
             raise Killed
 
-        play_until(world, {send: lose})
+        begin(world, {send: lose})
         if world.at and late:
             world.at = {}
             late[0]()
         world.finish()
         return world
 
-    for how in files:
-        for again in ("attach:A", "create", "discard", "send"):
-            for lands in range(1, 40):
-                for moment in range(1, 12):
-                    yield (how, again, lands, moment), partial(run, how, again, lands, moment)
+    yield from every(run, files, ("attach:A", "create", "discard", "send"), range(1, 40), range(1, 12))
 
 
-def play_until(world: World, at: dict[int, Action]) -> None:
-    world.fresh().at = dict(at)
-    world.pipeline()
+def late_sends_after_a_removal(world: World) -> Iterator[Schedule]:
+    """The same, and before the next attempt, another task was about to remove the draft."""
+    send, removal = send_of(world), 7  # steps until it is stored that the draft is removed
+
+    def run(how: str, lands: int, moment: int) -> World:
+        def act(late: Action) -> None:
+            change(world, how)
+            world.at[world.steps + lands] = late
+            world.one("attach:A")
+
+        def lose() -> None:
+            late = world.lose()
+            world.service.busy = 1
+            world.run("discard", killed_at=removal)
+            world.at[world.steps + moment] = partial(act, late)
+            raise Killed
+
+        return play(world, {send: lose})
+
+    yield from every(run, ("changed", "renamed"), range(1, 30), range(1, 12))
+
+
+def overtaken(world: World) -> Iterator[Schedule]:
+    """While a send waits for a slot, an attempt to attach overtakes another one, and dies; the other goes on."""
+
+    def run(how: str, at: int, killed_at: int) -> World:
+        wait_for_slot(world)
+        change(world, how)
+        world.at = {world.steps + at: partial(world.run, "attach:A", killed_at=killed_at)}
+        world.run("attach:A", "send")
+        world.finish()
+        return world
+
+    yield from every(run, ("changed", "renamed", "more"), range(1, 25), range(1, 25))
+
+
+def wait_for_slot(world: World) -> None:
+    """Run all tasks, until the send is refused for want of a slot."""
+    world.fresh().service.busy = 9
+    world.pipeline(1)
+    world.service.busy = 0
 
 
 def run_made_again(world: World) -> Iterator[Schedule]:
     """The run is deleted and made again under its id at a step; its new tasks run; the old one goes on or dies."""
+    tasks = world.fresh().tasks()
 
     def again(world: World) -> None:
         world.instances.clear()
         world.xcom.clear()
         world.era += 1
-        world.starts["r"], world.clears["r"] = world.starts.get("r", 0) + 1, 0
+        run = world.ids(tasks[0])[1]
+        world.starts[run], world.clears[run] = world.starts.get(run, 0) + 1, 0
 
-    tasks = world.fresh().tasks()
     actions = [tuple(tasks[:count]) for count in range(len(tasks) + 1)]
     yield from meanwhile(world, actions, ("same", "changed"), prepare=again, then=World.pipeline)
 
@@ -207,132 +297,211 @@ def run_made_again(world: World) -> Iterator[Schedule]:
 def moved(world: World) -> Iterator[Schedule]:
     """The connection gets another key, of this or another user, or leads to another account; and it is set right."""
 
-    def act(account: str, key: str, dies: bool) -> None:
-        world.account, world.key, world.hidden = account, key, True
-        if dies:
+    def run(at: int, place: tuple[str, str], dies: bool) -> World:
+        def act() -> None:
+            (world.account, world.key), world.hidden = place, True
+            world.run(dies=dies)
+
+        return set_right(play(world, {at: act}))
+
+    places = ("a.example.com", "k2"), ("a.example.com", "k3"), ("b.example.com", "k1")
+    yield from every(run, steps_of(world), places, DIES)
+
+
+def set_right(world: World) -> World:
+    """Give the connection its first key again: only what was sent elsewhere is out of sight."""
+    world.account, world.key = "a.example.com", "k1"
+    world.hidden = any((each.account, each.user) != ("a.example.com", "ann") for each in world.service.billed)
+    world.finish()
+    return world
+
+
+def moved_while_removed(world: World) -> Iterator[Schedule]:
+    """A send is lost, the draft is removed by a task that is killed, and a task runs with another user's key."""
+    send = send_of(world)
+
+    def run(again: str, killed_at: int, lands: int, action: str) -> World:
+        late: list[Action] = []
+
+        def lose() -> None:
+            late.append(world.lose())
             raise Killed
 
-    def run(at: int, account: str, key: str, dies: bool) -> World:
-        play_until(world, {at: partial(act, account, key, dies)})
-        world.finish()
-        world.account, world.key = "a.example.com", "k1"
-        world.hidden = any((each.account, each.user) != ("a.example.com", "ann") for each in world.service.billed)
-        world.finish()
-        return world
+        def land(moment: int) -> None:
+            if moment == lands:
+                late[0]()
 
-    for at in range(1, len(length(world)) + 1):
-        for account, key in (("a.example.com", "k2"), ("a.example.com", "k3"), ("b.example.com", "k1")):
-            for dies in (False, True):
-                yield (at, account, key, dies), partial(run, at, account, key, dies)
+        begin(world, {send: lose}, 1)
+        land(0)
+        world.run(again, killed_at=killed_at)
+        land(1)
+        world.key, world.leaves = "k3", True  # a draft that nobody has begun to send is given up with another key
+        world.one(action)
+        land(2)
+        return set_right(world)
+
+    tasks = {world.tasks()[0], "discard", world.tasks()[-1]}
+    yield from every(run, sorted(tasks), range(1, 20), range(4), sorted(tasks))
 
 
 def rows_lost(world: World) -> Iterator[Schedule]:
     """The row is deleted, or restored to an older copy: nothing more is promised than that nothing else is lost."""
 
-    def copy(copies: list[Any]) -> None:
-        copies.append(dict(world.table.rows))
-
-    def lose(copies: list[Any], dies: bool) -> None:
-        world.allowed, world.hidden = 1 + (Phase.SENDING in world.phases), True
-        world.table.rows.clear()
-        world.table.rows.update(copies[0] if copies else {})
-        if dies:
-            raise Killed
-
     def run(copied: int, at: int, dies: bool) -> World:
         copies: list[Any] = []
-        return play(world, {copied: partial(copy, copies), at: partial(lose, copies, dies)})
 
-    steps = len(length(world))
-    for at in range(1, steps + 1):
-        for copied in range(at):
-            for dies in (False, True):
-                yield (copied, at, dies), partial(run, copied, at, dies)
+        def lose() -> None:
+            world.allowed, world.hidden = 1 + world.has_row_in(Phase.SENDING), True
+            world.newest.clear()
+            world.table.rows.clear()
+            world.table.rows.update(copies[0] if copies else {})
+            world.run(dies=dies)
+
+        return play(world, {copied: lambda: copies.append(dict(world.table.rows)), at: lose})
+
+    for at in steps_of(world):
+        yield from every(run, range(at), [at], DIES)
 
 
 def statements_fail(world: World) -> Iterator[Schedule]:
     """The database fails at a statement, before or after it was done, or its answer is lost; so does a later one."""
-    length(world)
-    count = world.statements
+    log_of(world)
 
-    def run(failing: dict[int, str]) -> World:
-        world.fresh().failing = failing
+    def run(first: int, how: str, second: int, then: str) -> World:
+        world.fresh().failing = {first: how, second: then}
         world.pipeline()
         world.finish()
         return world
 
-    for first in range(1, count + 1):
-        for how in ("before", "after", "unheard"):
-            for second in (0, *range(first + 1, first + 8)):
-                for then in ("before", "after") if second else ("",):
-                    yield (first, how, second, then), partial(run, {first: how, second: then})
+    for first in range(1, world.statements + 1):
+        yield from every(run, [first], ("before", "after", "unheard"), [0], [""])
+        later = range(first + 1, first + 8)
+        yield from every(run, [first], ("before", "after", "unheard"), later, ("before", "after"))
 
 
 def draft_of(world: World) -> Any:
     """Return the draft that a row knows; a person could not tell another from those of other tasks."""
-    known = [each for (account, id_), each in world.service.transfers.items() if id_ + account in world.heard]
-    return next((each for each in reversed(known) if each.status == "draft"), None)
+    return next(reversed(world.known_drafts()), None)
 
 
-def removed_after_send(world: World) -> Iterator[Schedule]:  # noqa: C901  # one loop for each choice
+def removed_after_send(world: World) -> Iterator[Schedule]:
     """A sent transfer is removed in the web application; then tasks are cleared, and killed at a step."""
-    steps = length(world)
-    tasks = world.tasks()
-    actions = [(task,) for task in (*tasks, "discard")] + [("discard", *tasks), tuple(tasks)]
-    sent = next(at for at, what in enumerate(steps, 1) if what.endswith("/send after"))
+    sent, steps, tasks = send_of(world) + 1, steps_of(world), world.tasks()
 
     def run(at: int, action: tuple[str, ...], killed_at: int, dies: bool) -> World:
         def remove() -> None:
             for each in world.service.billed:
                 world.service.transfers.pop((each.account, each.id), None)
             world.hidden = True
-            if killed_at:
-                world.at[world.steps + killed_at] = kill
-            for task in action:
-                world.one(task)
-            if dies:
-                raise Killed
+            world.run(*action, killed_at=killed_at, dies=dies)
 
-        world.fresh().at = {at: remove}
-        world.pipeline()
-        if at in world.at:  # after everything
+        if at in begin(world, {at: remove}).at:  # after everything
             world.at.pop(at)
             with suppress(Killed):
                 remove()
         world.finish()
         return world
 
-    for at in range(sent, len(steps) + 2):
-        for action in actions:
-            for dies in (False, True):
-                for killed_at in range(15):
-                    yield (at, action, killed_at, dies), partial(run, at, action, killed_at, dies)
+    actions = [*((task,) for task in (*tasks, "discard")), ("discard", *tasks), tuple(tasks)]
+    yield from every(run, range(sent, len(steps) + 2), actions, range(15), DIES)
 
 
-def touched_by_person(world: World) -> Iterator[Schedule]:  # noqa: C901  # one loop for each choice
+def touched_by_person(world: World) -> Iterator[Schedule]:
     """A person sends or removes the draft in the web application."""
 
-    def act(how: str, dies: bool) -> None:
-        if found := draft_of(world):
-            if how == "removes":
-                del world.service.transfers[found.account, found.id]
+    def run(at: int, how: str, dies: bool, then: int) -> World:
+        def act() -> None:
+            if found := draft_of(world):
+                if how == "removes":
+                    del world.service.transfers[found.account, found.id]
+                    world.hidden = True
+                elif found.files:
+                    world.note_bill(found)
+                    world.hidden = True
+                    world.service.send(found)
+            world.run(dies=dies)
+
+        return play(world, {at: act} | ({then: kill} if then else {}))
+
+    steps = steps_of(world)
+    for at in steps:
+        yield from every(run, [at], ("sends", "removes"), DIES, (0, *range(at + 1, len(steps) + 25)))
+
+
+def replaced_by_person(world: World) -> Iterator[Schedule]:
+    """A person removes or replaces a file while a send waits for a slot; the tasks that the error names are cleared."""
+
+    def run(name: str, content: bytes) -> World:
+        wait_for_slot(world)
+        files = draft_of(world).files
+        del files[name]
+        if content:
+            files[name] = "f-person", content
+        world.run("send", "attach:A", "send")
+        if world.status["send"] != "ok":
+            world.violations.append(f"it is not mended: {world.status}")
+        return world
+
+    yield from every(run, world.attachers["A"], (b"", b"xyz"))
+
+
+def replaced_in_a_wait(world: World) -> Iterator[Schedule]:
+    """A person replaces a file while a task waits for a slot in its process."""
+
+    def run(at: int, name: str) -> World:
+        def act() -> None:
+            draft_of(world).files[name] = "f-person", b"xyz"
+
+        return play(world, {at: act})
+
+    waits = [at for at, what in enumerate(log_of(world), 1) if what.startswith("sleep")]
+    yield from every(run, waits, (*world.attachers["A"], "z.csv"))
+
+
+def given_anew(world: World) -> Iterator[Schedule]:
+    """The service gives the draft's id to another transfer, as after it was restored; the process dies."""
+
+    def run(at: int, status: str) -> World:
+        others: list[Stored] = []
+
+        def act() -> None:
+            if found := draft_of(world):
+                other = Stored(found.id, found.account, found.user, "Payroll", found.recipients, status)
+                other.files["pay.csv"] = "f", b"secret"
+                world.service.transfers[found.account, found.id] = other
                 world.hidden = True
-            elif found.files:
-                world.note_bill(found)
-                world.hidden = True
-                world.service.send(found)
-        if dies:
+                others.append(other)
             raise Killed
 
-    def run(at: int, how: str, dies: bool, then: int) -> World:
-        return play(world, {at: partial(act, how, dies)} | ({then: kill} if then else {}))
+        play(world, {at: act})
+        for other in others:
+            now = world.service.transfers.get((other.account, other.id))
+            if now is not other or other.status != status or [*other.files] != ["pay.csv"]:
+                world.violations.append(f"another transfer was changed: {now}")
+        return world
 
-    steps = len(length(world))
-    for at in range(1, steps + 1):
-        for how in ("sends", "removes"):
-            for dies in (False, True):
-                for then in (0, *range(at + 1, steps + 25)):
-                    yield (at, how, dies, then), partial(run, at, how, dies, then)
+    yield from every(run, steps_of(world), ("draft", "pending"))
+
+
+def overlap(world: World) -> Iterator[Schedule]:
+    """Two tasks attach one name, at the same time or one after the other: one of them would be lost."""
+
+    def run(at: int, action: tuple[str, ...], dies: bool) -> World:
+        begin(world, {at: partial(world.run, *action, dies=dies)}).pipeline()
+        if world.service.billed:
+            world.violations.append(f"two tasks have attached one name: {world.status}")
+        return world
+
+    world.fresh().pipeline()
+    actions = ("attach:A",), ("attach:B",), ("attach:B", "attach:A")
+    yield from every(run, range(1, len(world.log) + 1), actions, DIES)
+
+
+class Meddled(One):
+    """Other tasks attach to the draft of a task that does all."""
+
+    def wanted(self) -> dict[str, str]:
+        return {name: digest for name, digest in super().wanted().items() if name in self.files["A"]}
 
 
 class Skipping(World):
@@ -346,25 +515,49 @@ class Skipping(World):
 
 def skipped(world: Skipping) -> Iterator[Schedule]:
     """A task that attached files to a draft is skipped after a clear."""
-    world.skips = False
-    steps = length(world)
 
     def run(at: int) -> World:
         world.skips = False
-        world.fresh().at = {at: kill}
-        world.pipeline(1)
+        begin(world, {at: kill}, 1)
         world.instance("attach:B").state = "skipped"
         world.files.pop("B", None)
         world.skips = True
         world.finish()
         return world
 
-    for at in range(1, next(at for at, what in enumerate(steps, 1) if what.endswith("/send before"))):
-        yield at, partial(run, at)
+    world.skips = False
+    yield from every(run, range(1, send_of(world)))
+
+
+def skipped_in_doubt(world: Skipping) -> Iterator[Schedule]:
+    """An upload of a task is lost, somebody marks it as skipped, and the upload arrives."""
+    world.skips = False
+    uploads = [at for at, what in enumerate(log_of(world), 1) if what.endswith("/files before")]
+
+    def run(lands: int) -> World:
+        late: list[Action] = []
+
+        def lose() -> None:
+            late.append(world.lose())
+            raise Killed
+
+        world.skips = False
+        begin(world, {uploads[-1]: lose}, 1)
+        world.instance("attach:B").state = "skipped"
+        world.files.pop("B", None)
+        world.skips = True
+        world.at = {world.steps + lands: late[0]}
+        world.one("send")
+        world.finish()
+        return world
+
+    yield from every(run, range(1, 16))
 
 
 class Redelivery(One):
     """Right before the send, the draft turns out to be to one who has picked up."""
+
+    drafts = 2
 
     def fresh(self) -> World:
         self.outdated, self.people = 1, ["ann@example.com", "bob@example.com"]
@@ -393,6 +586,10 @@ class Redelivery(One):
                 return super().deliver(attempt, task, key)
             except DraftOutdated:
                 continue
+
+
+class DeferrableRedelivery(Redelivery):
+    deferrable = True
 
 
 class Keyed(World):
@@ -424,18 +621,12 @@ class Rude(Keyed):
 def keyed(world: Keyed) -> Iterator[Schedule]:
     """A second run delivers under the key at a step, and is killed at one of its own."""
 
-    def act(how: str, dies: bool, killed_at: int) -> None:
-        change(world, how)
-        at = world.steps + killed_at
-        if killed_at:
-            world.at[at] = kill
-        world.one("deliver:2")
-        world.at.pop(at, None)
-        if dies:
-            raise Killed
-
     def run(at: int, how: str, dies: bool, killed_at: int) -> World:
-        play_until(world, {at: partial(act, how, dies, killed_at)})
+        def act() -> None:
+            change(world, how)
+            world.run("deliver:2", killed_at=killed_at, dies=dies)
+
+        begin(world, {at: act})
         world.at, world.service.busy = {}, 0
         ends = [world.task("deliver:2", 3), world.task("deliver:1", 3)]
         is_refused = how == "changed" and "AlreadyDelivered" in str(world.status)
@@ -443,23 +634,18 @@ def keyed(world: Keyed) -> Iterator[Schedule]:
             world.violations.append(f"{len(world.service.billed)} were sent: {world.status}")
         return world
 
-    for at in range(1, len(length(world)) + 1):
-        for how in ("same", "changed"):
-            for dies in (False, True):
-                for killed_at in range(30):
-                    yield (at, how, dies, killed_at), partial(run, at, how, dies, killed_at)
+    yield from every(run, steps_of(world), ("same", "changed"), DIES, range(30))
 
 
 def keys_changed(world: Keyed) -> Iterator[Schedule]:
     """An attempt dies, and the next has another key, or none, and dies, too; or another run has taken the key over."""
 
     def run(at: int, then: str, killed_at: int, other: bool) -> World:
-        play_until_killed(world, at)
+        world.fresh().at = {at: kill}
+        world.one("deliver:1")
         world.delivery_keys["deliver:1"] = then
-        if other:
-            world.at = {world.steps + killed_at: partial(world.one, "deliver:2")} if killed_at else {}
-        else:
-            world.at = {world.steps + killed_at: kill} if killed_at else {}
+        act = partial(world.one, "deliver:2") if other else kill
+        world.at = {world.steps + killed_at: act} if killed_at else {}
         world.one("deliver:1")
         world.at, world.service.busy = {}, 0
         is_green = world.task("deliver:1", 2)
@@ -468,22 +654,17 @@ def keys_changed(world: Keyed) -> Iterator[Schedule]:
             world.violations.append(f"{billed} were sent: {world.status}")
         if not is_green and "AlreadyDelivered" not in str(world.status):
             world.violations.append(f"not delivered: {world.status}")
+        if not is_green and not world.billed(1):
+            world.violations.append(f"refused for what another run has made: {world.status}")
         return world
 
-    def play_until_killed(world: World, at: int) -> None:
-        world.fresh().at = {at: kill}
-        world.one("deliver:1")
-
-    for at in range(1, len(length(world)) + 1):
-        for then in ("L", None):
-            for killed_at in range(45):
-                for other in (False, True):
-                    yield (at, then, killed_at, other), partial(run, at, then, killed_at, other)
+    yield from every(run, steps_of(world), ("L", None), range(45), DIES)
 
 
 class Mapped(World):
     """Two indexes, whose items change places."""
 
+    drafts = 2
     may_have_twins = True
     people = ("ann@example.com", "bob@example.com")
 
@@ -507,15 +688,12 @@ class Mapped(World):
 def twins(world: Mapped) -> Iterator[Schedule]:
     """Items change places, or become the same, at a step."""
 
-    def act(places: list[int], action: tuple[str, ...], dies: bool) -> None:
-        world.places = places
-        for task in action:
-            world.one(task)
-        if dies:
-            raise Killed
-
     def run(at: int, places: list[int], action: tuple[str, ...], dies: bool) -> World:
-        play_until(world, {at: partial(act, places, action, dies)})
+        def act() -> None:
+            world.places = places
+            world.run(*action, dies=dies)
+
+        begin(world, {at: act})
         world.at = {}
         world.pipeline()
         to = [each.recipients[0]["email"] for each in world.service.billed]
@@ -523,11 +701,8 @@ def twins(world: Mapped) -> Iterator[Schedule]:
             world.violations.append(f"one item was sent twice: {to}")
         return world
 
-    for at in range(1, len(length(world, 2)) + 1):
-        for places in ([1, 0], [0, 0], [1, 1]):
-            for action in ((), ("deliver:0",), ("deliver:1",), ("deliver:1", "deliver:0")):
-                for dies in (False, True):
-                    yield (at, places, action, dies), partial(run, at, places, action, dies)
+    actions = (), ("deliver:0",), ("deliver:1",), ("deliver:1", "deliver:0")
+    yield from every(run, steps_of(world, 2), ([1, 0], [0, 0], [1, 1]), actions, DIES)
 
 
 class Namesakes(Mapped):
@@ -543,19 +718,24 @@ def namesakes(world: Mapped) -> Iterator[Schedule]:
     """Deliveries that only the bytes tell apart are no twins; neither is sent twice."""
 
     def run(at: int) -> World:
-        play_until(world, {at: kill})
+        begin(world, {at: kill})
         if len({tuple(each.content.values()) for each in world.service.billed}) < 2:
             world.violations.append(f"not both were sent: {world.status}")
         return world
 
-    for at in range(1, len(length(world, 2)) + 1):
-        yield at, partial(run, at)
+    yield from every(run, steps_of(world, 2))
+
+
+def sample(make: Callable[[], Iterator[Schedule]], count: int) -> list[Schedule]:
+    """Return about so many schedules of a family, or all; at equal distances."""
+    schedules = list(make())
+    return schedules[:: max(1, len(schedules) // count)]
 
 
 def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
     """Return what makes the schedules, by name."""
     three, slot, two = {"A": HELD}, busy(1), (*ACTIONS, ("attach:B",), ("create", "attach:B"))
-    few = ("same", "changed", "renamed")
+    few, new = ("same", "changed", "renamed"), ("more", "other subject")
     inner = range(1, 27)
     return {
         "kills": lambda: kills(World(three)),
@@ -568,6 +748,7 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "one task, kills, deferred": lambda: kills(DeferrableOne(three, busy(2))),
         "one task, cleared": lambda: meanwhile(One(three, slot), [("deliver",), ("deliver", "deliver")], FILES),
         "one task, cleared, deferred": lambda: meanwhile(DeferrableOne(three, slot), [("deliver",)], FILES),
+        "one task, another input": lambda: meanwhile(DeferrableOne(three, slot), [()], new, (False,), then=at_once),
         "one task, clears killed": lambda: meanwhile(One(three, slot), [("deliver",)], few, (False,), inner),
         "clears": lambda: meanwhile(World(three), ACTIONS, FILES),
         "clears, a slot": lambda: meanwhile(World(three, slot), ACTIONS, FILES),
@@ -578,11 +759,17 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "lost requests": lambda: lost(World(three), FILES),
         "lost requests, a slot": lambda: lost(World(three, slot), few),
         "one task, lost requests": lambda: lost(One(three, slot), few),
+        "two requests are lost": lambda: lost_twice(World(three)),
+        "an upload that was repeated arrives": lambda: late_uploads(World(three)),
         "a lost send arrives while a task runs": lambda: late_sends(World(three), FILES),
+        "a lost send arrives after a removal": lambda: late_sends_after_a_removal(World(three)),
+        "an attempt to attach is overtaken": lambda: overtaken(World(three)),
         "the run is made again": lambda: run_made_again(World(three, slot)),
         "one task, the run is made again": lambda: run_made_again(One(three, slot)),
         "another key or account": lambda: moved(World(three, slot)),
         "one task, another key or account": lambda: moved(One(three, slot)),
+        "another key while it is removed": lambda: moved_while_removed(World(three)),
+        "one task, another key while it is removed": lambda: moved_while_removed(One(three)),
         "rows lost": lambda: rows_lost(World(three)),
         "one task, rows lost": lambda: rows_lost(One(three)),
         "the database fails": lambda: statements_fail(World(three, slot)),
@@ -591,10 +778,19 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "one task, removed after the send": lambda: removed_after_send(One(three)),
         "a person touches the draft": lambda: touched_by_person(World(three, slot)),
         "one task, a person touches the draft": lambda: touched_by_person(One(three, slot)),
+        "two tasks attach one name": lambda: overlap(World({"A": {"a.csv": b"abc"}, "B": {"a.csv": b"xyz"}})),
+        "a person replaces a file": lambda: replaced_by_person(World(three)),
+        "one task, a person replaces a file": lambda: replaced_in_a_wait(One(three, slot)),
+        "an id is given anew": lambda: given_anew(World(three)),
+        "one task, an id is given anew": lambda: given_anew(One(three, slot)),
+        "one task, others meddle": lambda: meanwhile(Meddled(TWO, slot), [("attach:B",), ("send",), ("discard",)]),
         "a task is skipped": lambda: skipped(Skipping(TWO)),
+        "a task is skipped in doubt": lambda: skipped_in_doubt(Skipping(TWO)),
         "redelivery, kills": lambda: kills(Redelivery(three)),
+        "redelivery, deferred": lambda: kills(DeferrableRedelivery(three, slot), pairs=False),
         "keys": lambda: keyed(Keyed(three, slot)),
         "keys, Airflow is wrong": lambda: keyed(Rude(three, slot)),
+        "keys, the run is made again": lambda: run_made_again(Keyed(three, slot)),
         "keys changed": lambda: keys_changed(Keyed(three, slot)),
         "twins": lambda: twins(Mapped(three)),
         "twins that are none": lambda: namesakes(Namesakes({"0": {"a.csv": b"abc"}, "1": {"a.csv": b"xyz"}})),

@@ -104,7 +104,7 @@ class ModelRows(InMemoryRows):
         def put() -> bool:
             stored = super(ModelRows, self).put(key, version, row)
             if stored:
-                self.world.hear(row.memory)
+                self.world.hear(key, row)
             return stored
 
         self.world.step(f"put {row.phase} before")
@@ -120,6 +120,7 @@ class World:
     """
 
     eager = True  # more than a second passes between two uploads
+    drafts = 1  # that an undisturbed delivery makes
     deferrable = may_have_twins = False
     is_polite = True  # whether a delivery key is left to an owner that is at work
     recipients: Sequence[str] = ("ann@example.com",)
@@ -145,15 +146,19 @@ class World:
         self.status: dict[str, str] = {}
         self.xcom: dict[str, str] = {}
         self.heard: dict[str, row.Memory] = {}
+        # By task and run: who has begun last to look for files, and whether it has said that all are attached.
+        self.openings = 0
+        self.attaching: dict[tuple[str, int], tuple[int, bool]] = {}
+        self.newest: dict[tuple[str, str], tuple[str, int]] = {}
         self.account, self.key, self.users = "a.example.com", "k1", {"k1": "ann", "k2": "ann", "k3": "bob"}
-        self.allowed, self.complete, self.hidden = 1, set[str](), False
-        self.era, self.eras, self.phases = 0, dict[str, int](), set[Phase]()
+        self.allowed, self.complete, self.hidden, self.leaves = 1, set[str](), False, False
+        self.era, self.eras = 0, dict[str, int]()
         self.process = self._process()
         self.prepare(self)
         return self
 
     def _process(self) -> SimpleNamespace:
-        return SimpleNamespace(is_dead=False, era=self.era, account=self.account, row=None)
+        return SimpleNamespace(is_dead=False, era=self.era, account="", row=None, asked="", opening=0)
 
     # Effects.
 
@@ -184,8 +189,13 @@ class World:
     def request(self, settings: Settings, request: transport.Request) -> transport.Response:
         what = f"{request.method} {request.path}"
         self.requests.append((settings, request, self.steps + 1))
+        if self.process.asked not in request.path:
+            self.violations.append(f"{what}, and it was asked for {self.process.asked}")
         self.step(f"{what} before")
+        count = len(self.service.billed)
         response, era = self.perform(settings, request, content_of(request)), self.process.era
+        if len(self.service.billed) > count and (begun := self.attaching_tasks()):
+            self.violations.append(f"sent, but {begun} had not ended")
         if response.status == 201 and request.body:
             self.eras[msgspec.json.decode(response.body)["id"] + settings.account] = era
         self.step(f"{what} after")
@@ -208,6 +218,7 @@ class World:
         self.step(f"sleep {seconds:.0f}")
 
     def client(self) -> Client:
+        self.process.account = self.account
         settings, policy = settings_of(self.account, self.key), RetryPolicy(max_attempts=4, slot_timeout=100.0)
         client = Client(settings, policy=policy, sleep=self.sleep, on_retry=self._on_retry)
         client._http = self  # type: ignore[assignment]
@@ -249,6 +260,7 @@ class World:
         end, process = "up_for_retry", self.process
         try:
             attempt = ModelAttempt(self, instance, claim)
+            process.by, process.attaching = attempt.by, (task, process.era)
             self.step(f"{task} begins")
             getattr(self, task.partition(":")[0])(attempt, task)
             status, end = "ok", "success"
@@ -263,12 +275,26 @@ class World:
             self.violations.append(status)
         finally:
             self.process = outer
+        if "already delivered" in status and not self.service.billed:
+            self.violations.append(f"nothing was sent: {status}")
         self.status[task] = status
         if number == instance.tries and instance.state == "running":
             instance.state = "failed" if end == "up_for_retry" and number > instance.max_tries else end
             instance.claim = process.row.claim_number if end == "deferred" and process.row else 0
             instance.has_succeeded |= end == "success"
         return status
+
+    def run(self, *tasks: str, killed_at: int = 0, dies: bool = False) -> None:
+        """Run attempts, which are killed at a step of theirs; then the process that they have overtaken may die."""
+        at = self.steps + killed_at
+        if killed_at:
+            self.at[at] = kill
+        for task in tasks:
+            self.one(task)
+        if killed_at:
+            self.at.pop(at, None)
+        if dies:
+            raise Killed
 
     def task(self, task: str, tries: int = 2) -> bool:
         """Run attempts until one was successful."""
@@ -296,16 +322,27 @@ class World:
         self.xcom["id"] = delivery.memory.transfer_id
 
     def attach(self, attempt: Attempt, task: str) -> None:
-        client, found = self.find_row()
+        client, found, transfer_id = self.find_row()
         who = task.partition(":")[2]
-        filling = draft.Filling(client, found, self.xcom["id"], attempt.name, DeliveryObserver(), LOG)
-        filling.attach(self.sources(who), 1)
+        filling = draft.Filling(client, found, transfer_id, attempt.name, DeliveryObserver(), LOG)
+        find, wanted = self.sources(who), {}
+
+        def find_now(gone: list[Any] | None = None) -> list[Source]:
+            if gone is None:
+                if self.process.opening >= self.attaching.get(self.process.attaching, (0,))[0]:
+                    self.attaching[self.process.attaching] = self.process.opening, False
+                wanted.update({name: digest_of(data) for name, (data, _) in self.files[who].items()})
+            return find(gone)
+
+        filling.attach(find_now, 1)
+        if wanted and wanted != (held := {name: each and each.sha256 for name, each in filling.files.items()}):
+            self.violations.append(f"green, but {held} is attached, and not {wanted}")
 
     def send(self, attempt: Attempt, task: str) -> None:
         if not all(self.instance(each).has_succeeded for each in self.tasks()[:-1]):
             raise OutboundTransferError("Airflow does not start it")
-        client, found = self.find_row()
-        self.process.row, transfer_id = found, self.xcom["id"]
+        client, found, transfer_id = self.find_row()
+        self.process.row = found
         if attempt.claim:
             found.resume(attempt.claim)
         else:
@@ -316,23 +353,29 @@ class World:
     def discard(self, attempt: Attempt, task: str) -> None:
         if not (transfer_id := self.xcom.get("id")):
             return
-        client = self.client()
+        client, self.process.asked = self.client(), transfer_id
         if found := row.find_row(ModelRows(self), client.settings.account, transfer_id):
             found.claim(attempt.by, lambda memory: row.require_draft(memory, transfer_id, *Phase))
             sending.discard(client, found)
+            stored = self.service.transfers.get((client.settings.account, transfer_id))
+            if stored and stored.status == "draft":
+                self.violations.append(f"{transfer_id} was discarded, and is there")
         else:
             client.discard_transfer(transfer_id)
 
     def deliver(self, attempt: Attempt, task: str, key: str | None = None) -> None:
-        delivery = self.begin(attempt, key)
+        delivery = self.begin(attempt, key, on_draft=lambda delivery: self.xcom.update(id=delivery.memory.transfer_id))
         self.process.row = delivery.row
 
         def is_final(error: BaseException) -> bool:
             return not isinstance(error, DeferRequested) and (not attempt.has_retries or fails_without_retry(error))
 
+        order = self.order(task)
         with delivery.closing(is_final, self.client):
-            transfer = delivery.deliver(self.order(task), 1)
+            transfer = delivery.deliver(order, 1)
         self.check_green(transfer)
+        if transfer.subject != order.new.subject:
+            self.violations.append(f"green, but {transfer.subject!r} was sent, and not {order.new.subject!r}")
 
     def order(self, task: str) -> Order:
         return Order(self.new(), self.sources(next(iter(self.files))))
@@ -340,14 +383,15 @@ class World:
     def new(self) -> Any:
         return new_transfer(self.subject, tuple(self.recipients))
 
-    def begin(self, attempt: Attempt, key: str | None = None) -> Any:
-        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key, observer=DeliveryObserver(), log=LOG)
+    def begin(self, attempt: Attempt, key: str | None = None, **options: Any) -> Any:
+        options |= {"observer": DeliveryObserver(), "log": LOG}
+        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key, **options)
 
-    def find_row(self) -> tuple[Client, Any]:
+    def find_row(self) -> tuple[Client, Any, str]:
         if "id" not in self.xcom:
             raise OutboundTransferError("Airflow does not start it: there is no id")
-        client = self.client()
-        return client, row.require_row(ModelRows(self), client.settings.account, self.xcom["id"])
+        client, self.process.asked = self.client(), self.xcom["id"]
+        return client, row.require_row(ModelRows(self), client.settings.account, self.xcom["id"]), self.xcom["id"]
 
     def sources(self, who: str) -> Callable[..., list[Source]]:
         def find(gone: list[Any] | None = None) -> list[Source]:
@@ -372,12 +416,21 @@ class World:
 
     # The judge: what the service has billed and stored, never what the client believes.
 
-    def hear(self, text: str) -> None:
-        """Note what a row says of its draft."""
-        memory = msgspec.json.decode(text, type=row.Memory)
+    def hear(self, key: str, stored: Any) -> None:
+        """Note what a row says of its draft, and whose attempts have claimed it."""
+        memory, by = msgspec.json.decode(stored.memory, type=row.Memory), self.process.by
+        for name, attempt in memory.tries.items():
+            self.newest[key, name] = max(attempt, self.newest.get((key, name), attempt))
+        if (by.run_started_at, by.try_number) < self.newest.get((key, row.task_name(by.task)), ("", 0)):
+            self.violations.append("an attempt that was overtaken has stored something")
+        process, entry = self.process, memory.entries.get(row.task_name(by.task))
+        if entry:  # it attaches files, and this is the first that it stores, or another
+            self.openings += not process.opening
+            process.opening = process.opening or self.openings
+            if not entry.is_open and self.attaching.get(process.attaching) == (process.opening, False):
+                self.attaching[process.attaching] = process.opening, True
         if memory.transfer_id:
             self.heard[memory.transfer_id + memory.account] = memory
-            self.phases.add(memory.phase)
 
     def check_bill(self, sent: Stored) -> None:
         memory = self.heard.get(sent.id + sent.account)
@@ -415,7 +468,7 @@ class World:
             self.violations.append("green, but other files were sent")
 
     def wanted(self) -> dict[str, str]:
-        return {name: sha256(data).hexdigest() for files in self.files.values() for name, (data, _) in files.items()}
+        return {name: digest_of(data) for files in self.files.values() for name, (data, _) in files.items()}
 
     def finish(self, tries: int = 3) -> bool:
         """End the trouble, and clear everything: it is delivered, or whoever clears it learns why not."""
@@ -428,13 +481,37 @@ class World:
             self.violations.append(f"all green; sent {[each.content for each in billed]}, wanted {self.wanted()}")
         if not is_green and not self.is_excused(is_same=is_same):
             self.violations.append(f"not delivered: {self.status}")
+        left = [each.id for each in self.known_drafts() if self.eras.get(each.id + each.account, 0) == self.era]
+        if is_green and left and not self.hidden and not self.leaves:
+            self.violations.append(f"drafts are left: {left}")
+        if forgotten := [each.id for each in self.service.billed if not self.hidden and not self.rows_of(each)]:
+            self.violations.append(f"no row knows {forgotten}, which were sent")
         return is_green
+
+    def attaching_tasks(self) -> list[str]:
+        begun = (
+            task for (task, era), (_, is_over) in self.attaching.items() if era == self.process.era and not is_over
+        )
+        return [task for task in begun if self.instance(task).state != "skipped"]
+
+    def rows_of(self, sent: Stored) -> list[str]:
+        rows = self.table.rows.items()
+        return [key for key, (_, row) in rows if (row.transfer_id, row.account) == (sent.id, sent.account)]
+
+    def known_drafts(self) -> list[Stored]:
+        """Return the drafts whose ids a row has stored."""
+        drafts = (each for each in self.service.transfers.values() if each.status == "draft")
+        return [each for each in drafts if each.id + each.account in self.heard]
+
+    def has_row_in(self, *phases: Phase) -> bool:
+        """Return whether that was the last that a row has said of a transfer."""
+        return any(each.phase in phases for each in self.heard.values())
 
     def is_excused(self, *, is_same: bool) -> bool:
         """Return whether a refusal is right, and says so."""
         words = " ".join(self.status.values())
         refuses = "AlreadyDelivered" in words or ("WrongTransfer" in words and self.hidden)
-        may_be_sent = bool(self.phases & {Phase.SENDING, Phase.DISCARDING})
+        may_be_sent = self.has_row_in(Phase.SENDING, Phase.DISCARDING)
         return refuses and ((self.hidden and may_be_sent) or (bool(self.service.billed) and not is_same))
 
 
@@ -446,6 +523,10 @@ def new_transfer(subject: str, recipients: tuple[str, ...]) -> NewTransfer:
 @lru_cache
 def settings_of(account: str, key: str) -> Settings:
     return Settings(f"https://{account}", key)
+
+
+def digest_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
 
 
 def content_of(request: transport.Request) -> bytes | None:

@@ -100,9 +100,6 @@ def _rule(then: Decision, why: str, **when: Any) -> Rule:
 #: Phases in which no send of the draft has begun.
 UNSENT: Final = (Phase.DRAFT, Phase.HANDED_ON)
 
-#: Those in which its files are complete.
-FILLED: Final = (Phase.HANDED_ON, Phase.SENDING)
-
 STORED: Final = (*UNSENT, Phase.SENDING, Phase.DISCARDING)
 
 #: The first rule that applies decides.
@@ -114,7 +111,7 @@ RULES: Final = (
     _rule(Act.RETURN, "it is delivered", seen=Seen.SENT),
     _rule(Refuse.ELSEWHERE, "it may be sent there", seen=Seen.ELSEWHERE),
     _rule(Refuse.IN_DOUBT, "it may have been sent, and removed since", seen=Seen.GONE),
-    _rule(Act.RESUME, "this attempt has filled it", seen=Seen.DRAFT, phase=FILLED, has_filled=True, other_input=False),
+    _rule(Act.RESUME, "this attempt has filled it", seen=Seen.DRAFT, has_filled=True, other_input=False),
     _rule(Act.DISCARD, "its deletion proves that nobody sends it", seen=Seen.DRAFT),
     _rule(Act.CREATE, "nobody has sent it, and nobody can"),
 )

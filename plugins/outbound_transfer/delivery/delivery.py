@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from outbound_transfer.client import Discarded
-from outbound_transfer.delivery.check import check_sent, is_of
+from outbound_transfer.delivery.check import check_sent
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
 from outbound_transfer.delivery.draft import Filling
 from outbound_transfer.delivery.row import Memory, Row, digest_of_each, hash_of
-from outbound_transfer.delivery.sending import Sending, delete_draft
+from outbound_transfer.delivery.sending import Sending, delete_draft, look
 from outbound_transfer.files.attached import describe_differences
-from outbound_transfer.protocol.digests import digest_with, matches
+from outbound_transfer.protocol.digests import digest_with
 from outbound_transfer.protocol.errors import AlreadyDelivered
 from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.wording import pluralize
@@ -161,20 +161,15 @@ class Delivery:
             raise
 
     def _look(self) -> Seen:
-        memory, settings = self.memory, self.client.settings
-        if memory.account != settings.account:
-            return Seen.ELSEWHERE
-        transfer = self.client.find_transfer(memory.transfer_id)
-        if transfer is None or not is_of(memory, transfer):
-            has_same_key = matches(memory.key_check, "key", settings.transfer_api_key)
-            return Seen.GONE if has_same_key else Seen.ELSEWHERE
+        seen, transfer = look(self.client, self.memory)
+        if transfer is None or seen not in (Seen.DRAFT, Seen.SENT):
+            return seen
         self.transfer = transfer
-        if transfer.is_draft:
-            return Seen.DRAFT
-        self.observer.record_transfer(transfer)
-        if memory.phase is not Phase.SENDING:  # a late send of an earlier attempt
-            self.row.save(phase=Phase.SENDING)
-        return Seen.SENT
+        if seen is Seen.SENT:
+            self.observer.record_transfer(transfer)
+            if self.memory.phase is not Phase.SENDING:  # a late send of an earlier attempt
+                self.row.save(phase=Phase.SENDING)
+        return seen
 
     def _create(self, order: Order) -> None:
         order.find()  # a missing file must leave no draft behind

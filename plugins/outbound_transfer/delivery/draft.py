@@ -138,7 +138,7 @@ class Filling:
         if "" in memory.entries:
             raise FileConflict(f"Draft {self._id} is of a task that fills and sends it alone. Nothing is attached.")
         before = _entry(memory, self._who)
-        self._was_open = before.is_open
+        self._claim, self._was_open = 0, before.is_open  # again, if the row has changed meanwhile
         if memory.phase is Phase.SENDING:  # nobody changes its files any more
             return memory
         self._claim = before.claim + 1

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from outbound_transfer.client import Discarded
 from outbound_transfer.delivery.attempt import LEFT_OUT
 from outbound_transfer.delivery.check import check_sent, is_of, require_file_list
-from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.decision import UNSENT, Phase, Seen
 from outbound_transfer.delivery.row import AGAIN, Memory, Row, describe, require_draft
+from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.errors import (
     AlreadyDelivered,
     CallError,
@@ -120,11 +121,11 @@ class Sending:
                 return None
 
     def _read(self, transfer_id: str) -> Transfer:
-        transfer = self._client.find_transfer(transfer_id)
+        seen, transfer = look(self._client, self._row.memory)
         if transfer is None:
-            doubt = "It may have been sent, and removed since." if self._is_in_doubt else AGAIN
-            raise AlreadyDelivered(f"The service does not show transfer {transfer_id} any more. {doubt}")
-        if not is_of(self._row.memory, transfer):
+            _require_gone(self._row.memory, seen)
+            raise AlreadyDelivered(f"The service does not show transfer {transfer_id} any more. {AGAIN}")
+        if seen in (Seen.GONE, Seen.ELSEWHERE):
             raise DraftChanged(
                 f"Under the id {transfer_id} is another transfer now, to other recipients or with another subject. "
                 f"{AGAIN}"
@@ -180,28 +181,55 @@ class Sending:
             )
 
 
+def look(client: Client, memory: Memory) -> tuple[Seen, Transfer | None]:
+    """Return what the service shows of the row's transfer, and what is under its id, which may be another transfer."""
+    settings = client.settings
+    if memory.account != settings.account:
+        return Seen.ELSEWHERE, None
+    transfer = client.find_transfer(memory.transfer_id)
+    if transfer and is_of(memory, transfer):
+        return Seen.DRAFT if transfer.is_draft else Seen.SENT, transfer
+    has_same_key = matches(memory.key_check, "key", settings.transfer_api_key)
+    return Seen.GONE if has_same_key else Seen.ELSEWHERE, transfer
+
+
+def _require_gone(memory: Memory, seen: Seen) -> None:
+    """Check that a transfer that the service does not show was removed unsent.
+
+    :raises WrongTransfer: it may still be there, under another key.
+    :raises AlreadyDelivered: it may have been sent before it was removed.
+    """
+    if seen is Seen.ELSEWHERE:
+        doubt = "" if memory.phase in UNSENT else "It may have been sent. "
+        raise WrongTransfer(
+            f"The service does not show transfer {memory.transfer_id}: it was removed, or the connection has another "
+            f"user's API key. {doubt}Nothing is done with it. Correct the connection."
+        )
+    if memory.phase is Phase.SENDING:
+        raise AlreadyDelivered(
+            f"Transfer {memory.transfer_id} may have been sent, and the service does not show it any more. Look in its "
+            "web application"
+        )
+
+
 def discard(client: Client, row: Row) -> Discarded:
     """Delete the draft of a row that this attempt has claimed, after it has read it.
 
     :raises AlreadyDelivered: it may have been sent, and the service does not show it any more.
-    :raises WrongTransfer: under its id is another transfer.
+    :raises WrongTransfer: under its id is another transfer; or it may be that of another API key.
     """
     memory = row.memory
-    transfer = client.find_transfer(memory.transfer_id)
+    seen, transfer = look(client, memory)
     if transfer is None:
-        if memory.phase is Phase.SENDING:
-            raise AlreadyDelivered(
-                f"Transfer {memory.transfer_id} may have been sent, and the service does not show it any more. Look in "
-                "its web application"
-            )
+        _require_gone(memory, seen)
         row.save(Memory.emptied)
         return Discarded.NOT_FOUND
-    if not is_of(memory, transfer):
+    if seen in (Seen.GONE, Seen.ELSEWHERE):
         raise WrongTransfer(
             f"Under the id {transfer.id} is another transfer now, to other recipients or with another subject. Nothing "
             "is done with it."
         )
-    if not transfer.is_draft:
+    if seen is Seen.SENT:
         row.save(phase=Phase.SENDING)
         return Discarded.SENT
     return delete_draft(client, row)

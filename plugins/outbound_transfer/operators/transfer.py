@@ -187,7 +187,7 @@ class DiscardTransferOperator(TransferTaskOperator):
     has removed as a draft was not sent, and cannot be any more.
 
     :param transfer_id: the draft; empty if its task created none, then nothing is done.
-    :return: False if the transfer was sent; True if the draft was removed, or the connection's key sees none.
+    :return: False if the transfer was sent; True if the draft was removed, or is not there any more.
     """
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
