@@ -106,7 +106,7 @@ test-model: setup ## All schedules of a delivery on the production code, and aga
 test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes)
 	$(RUN) -m resilience.fault_matrix $(ARGS)
 
-test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the ledger (about 10 minutes)
+test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the sandbox (about 10 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8, ARGS=--sql-state)

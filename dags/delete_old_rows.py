@@ -1,4 +1,4 @@
-"""Delete old events, polls and deliveries from the warehouse, once a week."""
+"""Delete old events and polls from the warehouse, once a week."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ with DAG(
     doc_md="""
 ### Delete old rows
 
-An example of `outbound-transfer retention` as a DAG: events, polls and deliveries that were stored more than `days` ago
-are deleted, if they are finished, and the recipients of finished transfers that were sent before that are erased. The
+An example of `outbound-transfer retention` as a DAG: events and polls that were stored more than `days` ago are
+deleted, and the recipients of finished transfers that were sent before that are erased. The
 newest page of each feed stays, so that the next ingestion goes on as before.
 """,
 ):

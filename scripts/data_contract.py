@@ -41,7 +41,7 @@ def contract() -> str:
         "version": __version__,
         "status": "active",
         "description": {
-            "purpose": "Transfers, their recipients, deliveries, and the account's events, for analysis.",
+            "purpose": "Transfers, their recipients, and the account's events, for analysis.",
             "usage": f"Read only. Names have the operators' table_prefix, by default {DEFAULT_PREFIX}.",
             "limitations": "Types in a database differ: docs/tables.md.",
         },

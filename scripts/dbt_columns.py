@@ -21,14 +21,12 @@ READ: Final = (
     tables.FEED_POLLS,
     tables.TRANSFERS,
     tables.RECIPIENTS,
-    tables.DELIVERIES,
 )
 
 _IS_ENABLED: Final = {
     tables.EVENTS: "true",
     tables.TRANSFERS: "var('using_transfers', true)",
     tables.RECIPIENTS: "var('using_transfers', true)",
-    tables.DELIVERIES: "var('using_deliveries', true)",
 }
 _IS_ENABLED_BY_DEFAULT: Final = "not var('outbound_transfer_lake', false)"
 
@@ -51,7 +49,7 @@ version: 2
 
 sources:
   - name: outbound_transfer
-    description: The tables that EventFeedToSqlOperator, TransfersToSqlOperator and the ledger write.
+    description: The tables that EventFeedToSqlOperator and TransfersToSqlOperator write.
     database: "{{ var('outbound_transfer_database', target.database) }}"
     schema: "{{ var('outbound_transfer_schema', target.schema) }}"
     quoting:

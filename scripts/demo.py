@@ -31,7 +31,7 @@ WITH_DEADLINE = "deliver_with_deadline.py"
 
 
 class DemoStack(Stack):
-    """The stack with a ledger, for the page, and with those DAGs of `dags/` that this version of Airflow can run."""
+    """The stack, with those DAGs of `dags/` that this version of Airflow can run."""
 
     def settings(self) -> dict[str, str]:
         is_older = tuple(map(int, version("apache-airflow").split(".")[:2])) < (3, 2)
@@ -39,7 +39,7 @@ class DemoStack(Stack):
         dags = shutil.copytree(REPOSITORY / "dags", self.folder / "dags", ignore=shutil.ignore_patterns(*unknown))
         return super().settings() | {
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
-            "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID": "outbound_transfer_warehouse",
+            "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": "outbound_transfer_warehouse",
         }
 
 

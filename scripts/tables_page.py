@@ -14,6 +14,8 @@ import pyarrow as pa
 from sqlalchemy import Column, Table
 
 from outbound_transfer.lake.rows import SCHEMA
+from outbound_transfer.store.deliveries import deliveries_table
+from outbound_transfer.store.types import FLAG, WHOLE, Time
 from outbound_transfer.warehouse import tables
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
@@ -26,12 +28,6 @@ INTERNAL: Final = (
     "accounts",
     "schema_version",
 )
-#: Of the table that :mod:`outbound_transfer.store.deliveries` creates.
-DELIVERY_ROWS = (
-    "[What each delivery remembers](airflow-versions.md#table-of-deliveries). If you delete a row, its task may send "
-    "again when it is cleared."
-)
-
 #: Of the table that :mod:`outbound_transfer.waiting.pages` creates.
 PAGES: Final = (
     "Pages of listings that a triggerer has read, for the others: ids, statuses and times. Each is removed after a day."
@@ -42,13 +38,16 @@ TYPES: Final = {
     tables.TIME: "timestamp",
     tables.JSON: "JSON",
     tables.BYTES: "bytes",
+    WHOLE: "integer",
+    FLAG: "boolean",
+    Time: "timestamp",
 }
 
 
 def updated(page: str) -> str:
     """Return ``page`` with a section for each table, in place of the sections that it has."""
     introduction = page.partition("\n## ")[0].rstrip()
-    shown = [table for table in tables.TABLES if table.name not in INTERNAL]
+    shown = [*(table for table in tables.TABLES if table.name not in INTERNAL), deliveries_table("")]
     return "\n\n".join([introduction, *map(_section, shown), _internal()]) + "\n"
 
 
@@ -77,14 +76,21 @@ def _internal() -> str:
         for table in tables.TABLES
         if table.name in INTERNAL
     )
-    others = [f"| `{DEFAULT_PREFIX}delivery_rows` | {DELIVERY_ROWS} |", f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"]
+    others = [f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"]
     heading = "## Tables for the provider itself\n\nTheir columns are described in the database's catalog.\n"
     return "\n".join([heading, "| table | content |", "|---|---|", *rows, *others])
 
 
 def _row(column: Column) -> str:
     remark = "key" if column.primary_key else "NULL allowed" if column.nullable else ""
-    return f"| `{column.name}` | {TYPES.get(column.type, 'text')} | {remark} | {column.comment} |"
+    comment = f"{column.comment}{_personal(column)}"
+    type_ = next((name for kind, name in TYPES.items() if kind in (column.type, type(column.type))), "text")
+    return f"| `{column.name}` | {type_} | {remark} | {comment} |"
+
+
+def _personal(column: Column) -> str:
+    is_marked = (column.comment or "").endswith(tables.PERSONAL_DATA)
+    return f". {tables.PERSONAL_DATA}" if column.info.get("personal") and not is_marked else ""
 
 
 def _linked(comment: str) -> str:

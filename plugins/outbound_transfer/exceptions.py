@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outbound_transfer.airflow_compat.task_loops import TaskInLoop
 from outbound_transfer.airflow_compat.task_try import StaleTry
-from outbound_transfer.delivery.row import UnreadableRow
+from outbound_transfer.delivery.row import UnreadableDelivery
 from outbound_transfer.protocol.errors import (
     AlreadyDelivered,
     ApiNotEnabled,
@@ -143,7 +143,7 @@ __all__ = [
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
-    "UnreadableRow",
+    "UnreadableDelivery",
     "UnsupportedDatabase",
     "UnsupportedWarehouse",
     "UnusableDatabase",

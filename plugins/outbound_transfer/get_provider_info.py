@@ -124,7 +124,7 @@ def get_provider_info() -> dict[str, Any]:
         "cli": ["outbound_transfer.cli.definition.get_commands"],
         "config": {
             "outbound_transfer": {
-                "description": "The delivery ledger, what the page of deliveries reads, and the state of deliveries.",
+                "description": "The table of deliveries, and what is stored of people.",
                 "options": {
                     "rehearse": {
                         "description": (
@@ -139,43 +139,36 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "deliveries_conn_id": {
                         "description": (
-                            "Connection of the SQL database where deliveries keep their state from try to try. If it "
-                            "is empty, they use Airflow's task state store; before Airflow 3.3, and for delivery keys, "
-                            "the connection of the ledger, or a file if all of Airflow runs on one machine. Triggerers "
-                            "share the pages of their polls in it."
+                            "Connection of the SQL database with the table of deliveries: what tasks remember from "
+                            "try to try, and what the page shows. PostgreSQL, MySQL, MariaDB or SQLite. Needed "
+                            "unless all of Airflow runs on one machine, with its SQLite database airflow.db in "
+                            "AIRFLOW_HOME and the LocalExecutor: the table is then in the file outbound_transfer.db "
+                            "beside it. Triggerers share the pages of their polls in the same database."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "outbound_transfer_warehouse",
                         "default": "",
                     },
-                    "ledger_conn_id": {
-                        "description": (
-                            "Connection of the SQL database where deliveries are recorded and which the page shows: "
-                            "the warehouse, as a rule. Where it is empty, default_ledger decides."
-                        ),
+                    "deliveries_table_prefix": {
+                        "description": "Begins the names of these tables.",
                         "version_added": "0.1.0",
                         "type": "string",
-                        "example": "outbound_transfer_warehouse",
-                        "default": "",
-                    },
-                    "default_ledger": {
-                        "description": (
-                            "Whether deliveries are recorded without ledger_conn_id, if all of Airflow runs on one "
-                            "machine: with its SQLite database airflow.db in AIRFLOW_HOME and the LocalExecutor. They "
-                            "are then in the file outbound_transfer.db beside it. Elsewhere the log of each "
-                            "delivery says that the page does not show it, unless this is False."
-                        ),
-                        "version_added": "0.1.0",
-                        "type": "boolean",
                         "example": None,
-                        "default": "True",
+                        "default": "outbound_transfer_",
+                    },
+                    "deliveries_schema": {
+                        "description": "Where these tables are; the connection's own where empty.",
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": None,
+                        "default": "",
                     },
                     "recipients": {
                         "description": (
-                            "What ledger and tables of transfers have of recipients: their names and addresses, keyed "
-                            "pseudonyms (see pseudonym_key), or none, but their number; the page shows the same. "
-                            "The payloads of events are stored as received."
+                            "What the tables of deliveries and transfers have of recipients: their names and "
+                            "addresses, keyed pseudonyms (see pseudonym_key), or none, but their number; the page "
+                            "shows the same. The payloads of events are stored as received."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",
@@ -187,20 +180,6 @@ def get_provider_info() -> dict[str, Any]:
                         "version_added": "0.1.0",
                         "type": "string",
                         "sensitive": True,
-                        "example": None,
-                        "default": "",
-                    },
-                    "ledger_table_prefix": {
-                        "description": "Begins the names of the ledger's tables and of the table of states.",
-                        "version_added": "0.1.0",
-                        "type": "string",
-                        "example": None,
-                        "default": "outbound_transfer_",
-                    },
-                    "ledger_schema": {
-                        "description": "Where the tables are; the connection's own where empty.",
-                        "version_added": "0.1.0",
-                        "type": "string",
                         "example": None,
                         "default": "",
                     },

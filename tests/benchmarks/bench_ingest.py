@@ -310,7 +310,6 @@ def _bench(stack: ExitStack, warehouse: str, options: argparse.Namespace, folder
             "AIRFLOW_HOME": str(folder / "airflow"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
-            "AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER": "False",  # of an airflow.db that the peers' hooks make
             "AIRFLOW_CONN_WAREHOUSE": _connection(warehouse, file, database),
             "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": sandbox.airflow_connection(),
             "RUNTIME__DLTHUB_TELEMETRY": "false",

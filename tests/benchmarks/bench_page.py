@@ -1,4 +1,4 @@
-"""The page of deliveries in a real Airflow's API server, over HTTP, with 100,000 deliveries in the ledger.
+"""The page of deliveries in a real Airflow's API server, over HTTP, with 100,000 deliveries.
 
 PYTHONPATH=tests .venv/bin/python -m benchmarks.bench_page [--deliveries N] [--rounds N] [postgresql] [sqlite] [duckdb]
 """

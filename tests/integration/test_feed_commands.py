@@ -54,11 +54,11 @@ def landed(connection, sandbox, warehouse) -> None:
 
 def test_airflow_knows_the_commands() -> None:
     (group,) = get_commands()
-    check, feed, views, state, privacy, retention = group.subcommands
-    names = {each.name: [command.name for command in each.subcommands] for each in (feed, state, privacy)}
+    check, feed, views, deliveries, privacy, retention = group.subcommands
+    names = {each.name: [command.name for command in each.subcommands] for each in (feed, deliveries, privacy)}
     assert names == {
         "feed": ["status", "verify", "rebuild-cursor", "reset"],
-        "state": ["clean"],
+        "deliveries": ["forget", "clean"],
         "privacy": ["export", "erase"],
     }
     assert isinstance(retention, ActionCommand)

@@ -29,7 +29,6 @@ from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
 from outbound_transfer.warehouse.transfers import TransferTables
-from support.deliveries_table import DeliveriesTable
 from support.feed_pages import event, page
 from support.iceberg import TABLE, open_lake
 from support.object_folders import destination, local_store, maintenance, s3_store
@@ -300,14 +299,8 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
             feed.load_page(each)
         for _ in range(2):
             feed.load_page(page(each.next_cursor))
-    for status, old in (("complete", True), ("pending", True), ("complete", False)):
-        sent = Transfer(
-            f"{status}-{old}", status, "s", recipients=(Recipient(ADDRESS),), sent_at="2020-01-01T00:00:00Z"
-        )
-        at = now - timedelta(days=9) if old else now + timedelta(days=9)
-        table = DeliveriesTable(hook_of(kind))
-        table.add(sent.id, account="acme", status=status, created_at=at, updated_at=at)
-        table.name_recipients(sent.id, [{"email": ADDRESS, "name": "", "picked_up_at": None}], account="acme", at=at)
+    for status in ("complete", "pending"):
+        sent = Transfer(status, status, "s", recipients=(Recipient(ADDRESS),), sent_at="2020-01-01T00:00:00Z")
         for account in ("acme", "other"):
             tables = TransferTables(warehouse, account, "conn")
             tables.sync_state()
@@ -316,7 +309,7 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
     assert personal.delete_before(datetime(2019, 1, 1, tzinfo=UTC), dry_run=False) == {}
     counts = personal.delete_before(now + timedelta(days=1), dry_run=True)
     assert personal.delete_before(now + timedelta(days=1), dry_run=False) == counts == {
-        "events": 8, "rejected_lines": 1, "feed_polls": 2, "deliveries": 1, "delivery_recipients": 1, "recipients": 4,
+        "events": 8, "rejected_lines": 1, "feed_polls": 2, "recipients": 2,
     }  # fmt: skip
     assert personal.delete_before(now + timedelta(days=1), dry_run=False) == {}
     after = SqlFeedMaintenance(store).status()
@@ -326,8 +319,4 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
         assert list(maintenance.find_problems()) == []
         cursor = maintenance.read_cursor()
         assert maintenance.rebuild_cursor() == (cursor, cursor - 1), "the newest page is there"
-    assert {row["transfer_id"] for row in personal.find(SEARCH)["delivery_recipients"]} == {
-        "pending-True",
-        "complete-False",
-    }
-    assert {row["transfer_id"] for row in personal.find(SEARCH)["recipients"]} == {"pending-True"}
+    assert {row["transfer_id"] for row in personal.find(SEARCH)["recipients"]} == {"pending"}

@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from outbound_transfer.cli.console import main
-from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.operators.transfer import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DeliverFilesOperator,
+    SendTransferOperator,
+)
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
-from support import deliveries_table
+from support import deliveries_table, memory
+from support.airflow_names import AirflowFailException
 from support.repository import REPOSITORY
+from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 from support.warehouses import sqlite_hook
 
 ADDRESS = "quasimodo+tag@example.com"
@@ -86,8 +93,9 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
     capsys.readouterr()
     main(["privacy", "export", "--email", ADDRESS.upper()])
     text = capsys.readouterr().out
-    ((location, tables),) = (each.values() for each in json.loads(text))
-    assert location == "connection 'warehouse'"
+    found_in = json.loads(text)
+    assert {each["location"] for each in found_in} == {"connection 'warehouse'"}
+    tables = {name: rows for each in found_in for name, rows in each["tables"].items()}
     assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
     assert "bob@example.com" not in text
     main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
@@ -111,7 +119,7 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
     main(["feed", "verify", "--sql-conn-id", "warehouse"])
     assert "OK" in capsys.readouterr().out
     assert sqlite_hook(file).fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(0,)]
-    main(["retention", "--older-than", "1d", "--yes"])
+    main(["retention", "--older-than", "1d", "--yes", "--sql-conn-id", "warehouse"])
     assert capsys.readouterr().out == "Nothing deleted.\n"
 
 
@@ -130,3 +138,66 @@ def test_recipients_are_stored_as_the_configuration_says(
     assert bool(of_deliveries) == (setting == "names")
     (count,) = hook.fetch("SELECT count(*) FROM outbound_transfer_deliveries")
     assert count == (1,), "what was sent is known"
+
+
+def test_what_was_erased_is_still_not_sent_again(
+    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    (tmp_path / "a.csv").write_text("a")
+    given = {"subject": "S", "recipients": [ADDRESS], "files": str(tmp_path / "a.csv")}
+    time = SimulatedClock(sandbox)
+    task = memory.kept_in_a_database(task_instance(DeliverFilesOperator, time, **given))
+    draft = memory.kept_in_a_database(
+        task_instance(CreateTransferOperator, time, task_id="create", subject=ADDRESS, recipients=[ADDRESS])
+    )
+    sent, unsent = task.run()["id"], draft.run()
+
+    with pytest.raises(SystemExit, match=f"Not erased, as they may still be sent: transfers {unsent}[.]"):
+        main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+    task.clear()
+    assert task.run()["id"] == sent == sandbox.assert_sent_once()
+    assert "is not compared" in capsys.readouterr().out
+
+    draft.clear()
+    assert draft.run() != unsent, "its row was left as it is"
+
+
+def test_an_erased_row_still_keeps_its_twin_from_being_sent(
+    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    (tmp_path / "a.csv").write_text("a")
+    time, files = SimulatedClock(sandbox), str(tmp_path / "a.csv")
+
+    def index(number: int, email: str, clears: int = 0) -> FakeTaskInstance:
+        given = {"subject": "S", "recipients": [email], "files": files}
+        task = memory.kept_in_a_database(task_instance(DeliverFilesOperator, time, **given))
+        task.map_index, task.clear_number = number, clears
+        return task
+
+    index(0, ADDRESS).run()
+    main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+    with pytest.raises(AirflowFailException, match="has the same subject, recipients and files"):
+        index(1, ADDRESS, 1).run()
+    sandbox.assert_sent_once()
+
+
+def test_an_attaching_task_of_an_erased_row_says_that_nothing_is_compared(
+    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
+    (tmp_path / "a.csv").write_text("a")
+    time = SimulatedClock(sandbox)
+
+    def task(operator: Any, task_id: str, **given: Any) -> FakeTaskInstance:
+        return memory.kept_in_a_database(task_instance(operator, time, task_id=task_id, **given))
+
+    draft = task(CreateTransferOperator, "create", subject="S", recipients=[ADDRESS]).run()
+    attach = task(AttachFilesOperator, "attach", transfer_id=draft, files=str(tmp_path / "a.csv"))
+    attach.run()
+    task(SendTransferOperator, "send", transfer_id=draft).run()
+    main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+    attach.clear()
+    assert [file["name"] for file in attach.run()] == ["a.csv"]
+    sandbox.assert_sent_once()

@@ -207,13 +207,11 @@ def test_the_table_of_deliveries_shows_a_rehearsal(make, sandbox, rehearse, tmp_
     memory.keep_deliveries_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
     rehearse(True)
 
-    result = rehearsed(make("files"), sandbox)
+    rehearsed(make("files"), sandbox)
 
     with closing(sqlite3.connect(tmp_path / "deliveries.db")) as database:
-        rows = database.execute(
-            "SELECT transfer_id, status, error, finished_at IS NOT NULL FROM outbound_transfer_deliveries"
-        ).fetchall()
-    assert rows == [(result["id"], "rehearsed", None, 1)]
+        rows = database.execute("SELECT is_rehearsal, phase, error FROM outbound_transfer_deliveries").fetchall()
+    assert rows == [(1, "empty", "")]
 
 
 @pytest.mark.parametrize("rehearses", [True, False])

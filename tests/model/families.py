@@ -9,8 +9,9 @@ from itertools import product
 from typing import Any
 
 from model.service import Stored
-from model.world import HELD, Action, Killed, World, kill
+from model.world import HELD, Action, Killed, ModelRows, World, kill
 from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.forget import forget
 from outbound_transfer.delivery.order import Order
 from outbound_transfer.protocol.errors import ConnectionLost
 
@@ -361,6 +362,28 @@ def rows_lost(world: World) -> Iterator[Schedule]:
 
     for at in steps_of(world):
         yield from every(run, range(at), [at], DIES)
+
+
+def forgotten(world: World) -> Iterator[Schedule]:
+    """Somebody lets Airflow forget what is sent or in doubt, while a process that is thought to be over still runs.
+
+    Nothing keeps back a send that it has looked at everything for: such a step is left out.
+    """
+
+    def run(at: int, dies: bool) -> World:
+        def forget_all() -> None:
+            rows, last = ModelRows(world), world.log[-1]
+            if not dies and (last == "put sending after" or last.endswith("/send before")):
+                return
+            for sent in {each.transfer_id for _, each in world.table.rows.values() if each.phase == Phase.SENDING}:
+                forget(rows, sent, lambda *_: "success", "ann")
+                world.allowed = 1 + bool(world.service.billed)
+            world.hidden = True
+            world.run(dies=dies)
+
+        return play(world, {at: forget_all})
+
+    yield from every(run, steps_of(world), DIES)
 
 
 def statements_fail(world: World) -> Iterator[Schedule]:
@@ -772,6 +795,8 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "one task, another key while it is removed": lambda: moved_while_removed(One(three)),
         "rows lost": lambda: rows_lost(World(three)),
         "one task, rows lost": lambda: rows_lost(One(three)),
+        "forgotten": lambda: forgotten(World(three, slot)),
+        "one task, forgotten": lambda: forgotten(One(three, slot)),
         "the database fails": lambda: statements_fail(World(three, slot)),
         "one task, the database fails": lambda: statements_fail(One(three, slot)),
         "removed after the send": lambda: removed_after_send(World(three)),

@@ -26,7 +26,6 @@ from outbound_transfer.client.settings import Settings
 from outbound_transfer.delivery import draft, keys, row, sending
 from outbound_transfer.delivery.attempt import FINISHED, Attempt
 from outbound_transfer.delivery.decision import Act, Phase
-from outbound_transfer.delivery.observer import DeliveryObserver
 from outbound_transfer.delivery.order import Order
 from outbound_transfer.files.sources import Source
 from outbound_transfer.protocol.errors import CallError, DeferRequested, OutboundTransferError, SourceMissing
@@ -68,7 +67,7 @@ class ModelAttempt(Attempt):
 
     def __init__(self, world: World, instance: Instance, claim: int) -> None:
         run = instance.task[1]
-        self.world, self.claim = world, claim
+        self.world, self.conn_id, self.claim = world, "conn", claim
         self.max_tries, self.clear_number = instance.max_tries, world.clears.get(run, 0)
         is_fresh = instance.tries == 1 and not claim and not self.clear_number
         self.by = TaskTry(*instance.task, instance.tries, world.started(run), is_fresh)
@@ -324,7 +323,7 @@ class World:
     def attach(self, attempt: Attempt, task: str) -> None:
         client, found, transfer_id = self.find_row()
         who = task.partition(":")[2]
-        filling = draft.Filling(client, found, transfer_id, attempt.name, DeliveryObserver(), LOG)
+        filling = draft.Filling(client, found, transfer_id, attempt.name, LOG)
         find, wanted = self.sources(who), {}
 
         def find_now(gone: list[Any] | None = None) -> list[Source]:
@@ -348,7 +347,7 @@ class World:
         else:
             phases = Phase.HANDED_ON, Phase.SENDING
             found.claim(attempt.by, lambda memory: row.require_draft(memory, transfer_id, *phases))
-        self.check_green(sending.Sending(client, found, attempt, DeliveryObserver()).send())
+        self.check_green(sending.Sending(client, found, attempt).send())
 
     def discard(self, attempt: Attempt, task: str) -> None:
         if not (transfer_id := self.xcom.get("id")):
@@ -384,8 +383,7 @@ class World:
         return new_transfer(self.subject, tuple(self.recipients))
 
     def begin(self, attempt: Attempt, key: str | None = None, **options: Any) -> Any:
-        options |= {"observer": DeliveryObserver(), "log": LOG}
-        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key, **options)
+        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key, log=LOG, **options)
 
     def find_row(self) -> tuple[Client, Any, str]:
         if "id" not in self.xcom:

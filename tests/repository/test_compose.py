@@ -105,10 +105,10 @@ def test_the_queue_outlives_a_restart() -> None:
     assert command[command.index("--appendonly") + 1] == "yes"
 
 
-def test_the_ledger_is_kept_in_the_warehouse() -> None:
+def test_deliveries_are_kept_in_the_warehouse() -> None:
     environment = SERVICES["worker"]["environment"]
-    ledger = environment["AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID"]
-    assert f"AIRFLOW_CONN_{ledger.upper()}" in environment
+    conn_id = environment["AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID"]
+    assert f"AIRFLOW_CONN_{conn_id.upper()}" in environment
 
 
 def test_every_part_of_airflow_has_one_environment() -> None:

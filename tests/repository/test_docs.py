@@ -160,7 +160,7 @@ def test_the_reference_says_what_to_do(name: str) -> None:
 
 
 def test_the_reference_has_each_error() -> None:
-    found = {row.UnreadableRow, task_try.StaleTry, task_loops.TaskInLoop}
+    found = {row.UnreadableDelivery, task_try.StaleTry, task_loops.TaskInLoop}
     for module in (errors, warehouse_errors, query_errors):
         found |= {
             thing
@@ -293,3 +293,10 @@ def test_the_page_of_tables_is_what_the_definitions_say() -> None:
     assert tables_page.updated(page) == page, "run: python scripts/tables_page.py"
     assert tables_page.updated_lake(lake) == lake, "run: python scripts/tables_page.py"
     assert "`rejected_line`" in lake
+
+
+def test_from_a_task_to_the_send_there_are_few_files() -> None:
+    section = PAGES["architecture.md"].partition("## From a task to the send\n")[2].partition("\n## ")[0]
+    files = re.findall(r"`(\w+/\w+\.py)`", section)
+    assert [name for name in files if not (REPOSITORY / "plugins/outbound_transfer" / name).is_file()] == []
+    assert len(files) <= 15

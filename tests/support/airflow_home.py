@@ -20,6 +20,5 @@ os.environ |= {
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
-    "AIRFLOW__OUTBOUND_TRANSFER__DEFAULT_LEDGER": "False",  # in its own tests alone
     "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
 }

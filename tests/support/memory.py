@@ -18,7 +18,8 @@ from threading import Lock, local
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.delivery import place
+from outbound_transfer.delivery import place, shown
+from outbound_transfer.delivery.forget import forget as forget_transfer
 from outbound_transfer.store import deliveries
 from outbound_transfer.store.rows import Stored
 from support.calls import process
@@ -73,6 +74,18 @@ class InMemoryRows:
         self.on_access()
         rows = list(self.table.rows.items())[::-1]
         return [(key, row.account) for key, (_, row) in rows if row.transfer_id == transfer_id]
+
+    def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:  # nobody looks at it
+        self.put(other, 0, row)
+
+    def show(self, account: str, conn_id: str, transfers: Any) -> None:
+        """Show nothing: no page reads this table."""
+
+    def show_error(self, key: str, error: str) -> None:
+        """Show nothing."""
+
+    def count_in_doubt(self, conn_id: str) -> int:
+        return 0
 
     def find_twin(self, key: str, twin: str, run_started: str) -> str:
         self.on_access()
@@ -131,6 +144,15 @@ def _require_current() -> Any:
 
 place.require_deliveries = _require_current
 
+_find = place.find_rows
+
+
+def _find_current() -> Any:
+    return getattr(_current, "rows", None) or _find()
+
+
+shown.find_rows = _find_current
+
 
 @contextmanager
 def remembering(rows: InMemoryRows | None) -> Iterator[None]:
@@ -163,6 +185,11 @@ def refuse() -> None:
     raise MemoryFailed("the memory does not respond")
 
 
+def forget(ti: FakeTaskInstance, transfer_id: str, state: str = "success") -> str:
+    """Let a transfer be forgotten, where every task has this state; the task to clear."""
+    return forget_transfer(memory_of(ti), transfer_id, lambda *_: state, "ann")
+
+
 def remembered(ti: FakeTaskInstance) -> str:
     """Return everything that is remembered, as one text."""
     return "".join(str(row) for row in memory_of(ti).table.rows.values())
@@ -177,17 +204,17 @@ def kept_in_a_database(ti: FakeTaskInstance) -> FakeTaskInstance:
 def age(file: Path, run_id: str, days: int) -> None:
     """Let everything of a run, in a SQLite file of :func:`keep_keys_in` or the local one, be older."""
     with closing(sqlite3.connect(file)) as database, database:
-        where = "FROM outbound_transfer_delivery_rows WHERE instr(memory, ?)"
+        where = "FROM outbound_transfer_deliveries WHERE instr(memory, ?)"
         (last,) = database.execute(f"SELECT updated_at {where}", [run_id]).fetchone()
         older = (datetime.fromisoformat(last) - timedelta(days=days)).isoformat(timespec="microseconds")
-        update = "UPDATE outbound_transfer_delivery_rows SET updated_at = ? WHERE instr(memory, ?)"
+        update = "UPDATE outbound_transfer_deliveries SET updated_at = ? WHERE instr(memory, ?)"
         database.execute(update, [older.replace("+00:00", "Z"), run_id])
 
 
 def remembered_runs(file: Path) -> list[str]:
     """Return the runs of which a SQLite file remembers deliveries."""
     with closing(sqlite3.connect(file)) as database:
-        owners = database.execute("SELECT json_extract(memory, '$.owner') FROM outbound_transfer_delivery_rows")
+        owners = database.execute("SELECT json_extract(memory, '$.owner') FROM outbound_transfer_deliveries")
         return sorted(json.loads(owner)[1] for (owner,) in owners if owner)
 
 
@@ -211,13 +238,13 @@ def keep_keys_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
 def keep_deliveries_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
     """Let the connection's database have the deliveries that the page and the commands show."""
     monkeypatch.setenv("AIRFLOW_CONN_DELIVERIES", connection)
-    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID", "deliveries")
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID", "deliveries")
 
 
 def forget_keys(file: Path) -> None:
     """Lose what a SQLite file of :func:`keep_keys_in` remembers of delivery keys."""
     with closing(sqlite3.connect(file)) as database, database:
-        database.execute("DELETE FROM outbound_transfer_delivery_rows")
+        database.execute("DELETE FROM outbound_transfer_deliveries")
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -10,17 +11,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+import sqlalchemy as sa
+
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.row import Entry, Memory
+from outbound_transfer.files.attached import Held
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.schema import FEED, LEDGER, LISTING, ensure_schema
-from outbound_transfer.warehouse.tables import (
-    DELIVERIES,
-    FEED_CURSOR,
-    FEED_POLLS,
-    RECIPIENTS,
-    REJECTED_LINES,
-    TRANSFERS,
-    Table,
-)
+from outbound_transfer.warehouse.schema import FEED, LISTING, ensure_schema
+from outbound_transfer.warehouse.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS, Table
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
 ACCOUNT = "account.example.com"
@@ -30,17 +30,40 @@ PEOPLE = ("ann", "bob", "carla", "dmitri", "eve")
 AT_ONCE = 5_000
 
 
-def make_tables(warehouse: Warehouse, now: datetime, *, ledger: bool = True) -> None:
-    for part in (LEDGER, LISTING, FEED) if ledger else (LISTING, FEED):
+def make_tables(warehouse: Warehouse, now: datetime) -> None:
+    """Make the tables of the listing and the feed."""
+    for part in (LISTING, FEED):
         ensure_schema(warehouse, part, now)
 
 
-def delivery(transfer_id: str, now: datetime, **values: Any) -> tuple[Any, ...]:
-    """A row of the ledger: pending, made an hour ago, unless the values say otherwise; times are datetimes."""
-    sent = values.get("created_at", now - timedelta(hours=1)) + timedelta(seconds=20)
-    row: dict[str, Any] = {
+def delivery(transfer_id: str, now: datetime, *, files: Any = None, **values: Any) -> dict[str, Any]:
+    """A row of a delivery: pending, made an hour ago, unless the values say otherwise.
+
+    :param files: names and sizes.
+    """
+    begun = values.get("created_at", now - timedelta(hours=1))
+    sent = begun + timedelta(seconds=20)
+    status = values.pop("status", "pending")
+    phase = {"draft": "handed_on", "failed": "empty", "no draft": "empty", "rehearsed": "empty"}.get(status, "sending")
+    held = {name: Held(name, size, "A" * 43, "") for name, size in (files or {"report.pdf": 1_234_567}).items()}
+    memory = Memory(
+        phase=Phase(phase),
+        transfer_id=transfer_id,
+        account=ACCOUNT,
+        identity="x$y",
+        entries={"": Entry(1, False, held)},
+    )
+    return {
+        "delivery": hashlib.sha256(transfer_id.encode()).hexdigest(),
+        "version": 1,
+        "is_keyed": False,
         "account": ACCOUNT,
-        "transfer_id": transfer_id,
+        "transfer_id": "" if phase == "empty" else transfer_id,
+        "phase": phase,
+        "is_rehearsal": status == "rehearsed",
+        "twin": "",
+        "run_started": "",
+        "memory": msgspec.json.encode(memory).decode(),
         "conn_id": CONN_ID,
         "dag_id": "deliver_files",
         "task_id": "deliver",
@@ -48,25 +71,23 @@ def delivery(transfer_id: str, now: datetime, **values: Any) -> tuple[Any, ...]:
         "map_index": -1,
         "try_number": 1,
         "subject": "Quarterly report",
-        "status": "pending",
-        "error": None,
-        "files": json.dumps([{"name": "report.pdf", "size": 1_234_567, "sha256": "ab" * 32}]),
-        "size_bytes": 1_234_567,
+        "status": "draft" if status == "in doubt" else status if phase == "sending" else "",
+        "error": "it failed" if status == "failed" else "",
         "recipient_count": 2,
         "picked_up_count": 0,
-        "created_at": now - timedelta(hours=1),
-        "sent_at": sent,
+        "recipients": "[]",
+        "created_at": begun,
+        "sent_at": sent if phase == "sending" else None,
         "expires_at": sent + timedelta(days=14),
-        "finished_at": None,
         "updated_at": sent,
     } | values
-    return tuple(format_timestamp(value) if isinstance(value, datetime) else value for value in row.values())
 
 
-def transfer(transfer_id: str, status: str, seen_at: datetime, collected: int = 0) -> tuple[Any, ...]:
-    """A row of the listing."""
-    seen = format_timestamp(seen_at)
-    return (ACCOUNT, transfer_id, CONN_ID, status, "Quarterly report", seen, seen, 2, collected, seen, seen)
+def add(rows: Deliveries, made: Sequence[dict[str, Any]]) -> None:
+    """Add rows of deliveries."""
+    rows.read("")
+    with rows.database.begin() as tx:
+        tx.execute(sa.insert(rows.table), made)
 
 
 def insert(warehouse: Warehouse, table: Table, rows: Sequence[Sequence[Any]]) -> None:
@@ -75,28 +96,39 @@ def insert(warehouse: Warehouse, table: Table, rows: Sequence[Sequence[Any]]) ->
 
 
 def fill(
-    warehouse: Warehouse, count: int, now: datetime, *, days: float = 30, dags: Sequence[str] = ("deliver_files",),
-    runs: Sequence[str] = (), seed: int = 7, ledger: bool = True,
+    rows: Deliveries, count: int, now: datetime, *, days: float = 30, dags: Sequence[str] = ("deliver_files",),
+    runs: Sequence[str] = (), seed: int = 7,
 ) -> None:  # fmt: skip
-    """Tables with ``count`` deliveries of the last ``days``, with transfers, recipients and a feed."""
-    make_tables(warehouse, now, ledger=ledger)
-    chance = random.Random(seed)
-    made = _deliveries(chance, count, now, days, dags, runs)
-    for _ in range(0, count, AT_ONCE):
-        rows = [row for row, _ in zip(made, range(AT_ONCE), strict=False)]
-        if ledger:
-            insert(warehouse, DELIVERIES, [row[0] for row in rows])
-        insert(warehouse, TRANSFERS, [row[1] for row in rows if row[1]])
-        insert(warehouse, RECIPIENTS, [each for row in rows for each in row[2]])
-    if warehouse.dialect.name == "postgresql":
-        with warehouse.transaction() as cursor:
-            cursor.execute("ANALYZE")  # as its own daemon would within a minute
-    _feed(warehouse, now)
+    """Add ``count`` deliveries of the last ``days``."""
+    made = list(_deliveries(random.Random(seed), count, now, days, dags, runs))
+    for at in range(0, count, AT_ONCE):
+        add(rows, made[at : at + AT_ONCE])
+
+
+def fill_listing(warehouse: Warehouse, count: int, now: datetime, *, days: float = 30, seed: int = 7) -> None:
+    """Add the transfers and recipients of ``count`` deliveries, as a listing has them, and a feed."""
+    make_tables(warehouse, now)
+    made = [row for row in _deliveries(random.Random(seed), count, now, days, ("dag",), ()) if row["sent_at"]]
+    seen = format_timestamp(now - timedelta(minutes=1))
+    counts = ("recipient_count", "picked_up_count")
+    transfers = [
+        (ACCOUNT, row["transfer_id"], CONN_ID, row["status"], "Report", format_timestamp(row["sent_at"]),
+         format_timestamp(row["expires_at"]), *(row[name] for name in counts), seen, seen)
+        for row in made
+    ]  # fmt: skip
+    recipients = [
+        (ACCOUNT, row["transfer_id"], at, each["email"], each["name"], each["picked_up_at"])
+        for row in made
+        for at, each in enumerate(json.loads(row["recipients"]), 1)
+    ]
+    insert(warehouse, TRANSFERS, transfers)
+    insert(warehouse, RECIPIENTS, recipients)
+    add_feed(warehouse, now)
 
 
 def _deliveries(
     chance: random.Random, count: int, now: datetime, days: float, dags: Sequence[str], runs: Sequence[str]
-) -> Iterator[tuple[Any, Any, list[Any]]]:
+) -> Iterator[dict[str, Any]]:
     for number in range(count):
         # Fewer at weekends, as everywhere.
         created = now - timedelta(days=days * chance.random())
@@ -107,7 +139,7 @@ def _deliveries(
 
 def _delivery(
     chance: random.Random, transfer_id: str, created: datetime, now: datetime, dag_id: str, runs: Sequence[str]
-) -> tuple[Any, Any, list[Any]]:
+) -> dict[str, Any]:
     people = chance.sample(PEOPLE, chance.choice((1, 1, 2, 3)))
     sent = created + timedelta(seconds=chance.randint(4, 90))
     expires = sent + timedelta(days=7)
@@ -115,45 +147,24 @@ def _delivery(
     picked_by = [at if at < min(now, expires) and chance.random() < 0.97 else None for at in picked]
     collected = sum(at is not None for at in picked_by)
     draft = chance.random() < 0.004
-    status = _status(chance, collected, len(people), expires < now)
     files = chance.randint(1, 4)
-    row = delivery(
+    return delivery(
         transfer_id, now,
         dag_id=dag_id, run_id=chance.choice(runs) if runs else f"scheduled__{created:%Y-%m-%dT%H}:00:00+00:00",
         subject=f"{chance.choice(SUBJECTS)} {created:%Y-%m-%d}", recipient_count=len(people),
         map_index=chance.choice((-1, 0, 1, 2)),
-        files=json.dumps(
-            [{"name": f"part-{at}.csv", "size": 10**at, "sha256": f"{at:064x}"} for at in range(3, 3 + files)]
-        ),
-        size_bytes=sum(10**at for at in range(3, 3 + files)),
+        files={f"part-{at}.csv": 10**at for at in range(3, 3 + files)},
         created_at=created, sent_at=None if draft else sent,
         expires_at=created + timedelta(days=30) if draft else expires,
-        # Half of the endings are known from the listing alone.
-        status="draft" if draft else status if chance.random() < 0.5 else "pending",
-        picked_up_count=0,
-        error="TransferLimitReached: the account has as many outstanding transfers as it may have" if draft else None,
+        status="draft" if draft else _status(chance, collected, len(people), expires < now),
+        picked_up_count=collected,
+        recipients="[]" if draft else json.dumps([
+            {"email": f"{name}@example.com", "name": name, "picked_up_at": when and format_timestamp(when)}
+            for name, when in zip(people, picked_by, strict=True)
+        ]),
+        error="TransferLimitReached: the account has as many outstanding transfers as it may have" if draft else "",
         updated_at=sent,
     )  # fmt: skip
-    if draft:
-        return row, None, []
-    seen = format_timestamp(now - timedelta(minutes=1))
-    listed = (
-        ACCOUNT,
-        transfer_id,
-        CONN_ID,
-        status,
-        "Report",
-        format_timestamp(sent),
-        format_timestamp(expires),
-        len(people),
-        collected,
-        seen,
-        seen,
-    )
-    return row, listed, [
-        (ACCOUNT, transfer_id, at, f"{name}@example.com", name, format_timestamp(when) if when else None)
-        for at, (name, when) in enumerate(zip(people, picked_by, strict=True), 1)
-    ]  # fmt: skip
 
 
 def _status(chance: random.Random, collected: int, recipients: int, is_over: bool) -> str:
@@ -164,7 +175,7 @@ def _status(chance: random.Random, collected: int, recipients: int, is_over: boo
     return "expired" if is_over else "partial" if collected else "pending"
 
 
-def _feed(warehouse: Warehouse, now: datetime) -> None:
+def add_feed(warehouse: Warehouse, now: datetime) -> None:
     insert(warehouse, FEED_CURSOR, [(ACCOUNT, 48_213, format_timestamp(now - timedelta(seconds=40)))])
     polls = [
         (uuid.uuid4().hex, ACCOUNT, format_timestamp(now - timedelta(seconds=40 + 90 * number)), "poll", 200, 12, 12, 0,

@@ -33,6 +33,17 @@ def find_state(context: Context, dag_id: str, run_id: str, task_id: str, map_ind
     return None if found is None else str(found)
 
 
+def read_state(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
+    """Return the state of a task instance as Airflow's database has it, for a command; None if it has none."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    task = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
+    with create_session() as session:
+        return session.scalar(select(TaskInstance.state).filter_by(**task))
+
+
 def has_removed_tasks(context: Context) -> bool:
     """Return whether the run has a task that its DAG no longer has."""
     ti, task_ids = context["ti"], list(context["dag"].task_ids)

@@ -1,8 +1,9 @@
-"""The command ``check``: whether a connection, the databases and the feed's reading work. It changes nothing."""
+"""The command ``check``: whether a connection, the databases and the feed's reading work."""
 
 from __future__ import annotations
 
 import threading
+import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -12,6 +13,8 @@ import msgspec
 from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
+from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.airflow_compat.triggers import count_triggers
 from outbound_transfer.cli.commands import (
     KINDS,
     NO_FEED,
@@ -21,26 +24,20 @@ from outbound_transfer.cli.commands import (
     open_sql_feed,
     with_connections,
 )
-from outbound_transfer.delivery.place import DeliveriesPlace, require_deliveries
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.place import find_deliveries, require_deliveries
+from outbound_transfer.delivery.row import Row
 from outbound_transfer.hooks.health import check_service, read_settings
-from outbound_transfer.ledger.config import is_ledger_missing, open_ledger, read_config
 from outbound_transfer.protocol.health import Finding, Health, exit_status
-from outbound_transfer.warehouse.health import (
-    check_feed,
-    check_in_doubt,
-    check_tables,
-    describe_failure,
-)
-from outbound_transfer.warehouse.schema import (
-    ACCOUNTS_GROUP,
-    FEED,
-    LEDGER,
-    LISTING,
-)
+from outbound_transfer.protocol.wording import format_duration, pluralize
+from outbound_transfer.warehouse.config import table_naming
+from outbound_transfer.warehouse.health import check_feed, check_tables, describe_failure
+from outbound_transfer.warehouse.schema import ACCOUNTS_GROUP, FEED, LISTING
 from outbound_transfer.warehouse.timestamps import utc_now
 
 if TYPE_CHECKING:
     from outbound_transfer.client import Settings
+    from outbound_transfer.store.deliveries import Deliveries
 
 T = TypeVar("T")
 
@@ -72,8 +69,8 @@ def _check_all(arguments: Namespace) -> Iterator[Finding]:
         to_do = "Correct the connection, or name another with --conn-id."
         yield msgspec.structs.replace(describe_failure("connection", f"connection '{conn_id}'", error), to_do=to_do)
     yield from _guard(_OF_SERVICE, _check_service(settings))
-    yield from _guard(("state",), _check_state())
-    yield from _guard(("ledger", "in_doubt"), _check_ledger(conn_id))
+    yield from _guard(("deliveries", "in_doubt"), _check_deliveries(conn_id))
+    yield from _guard(("polls",), _check_polls())
     yield from _guard(("warehouse", "feed"), _check_feed(arguments, settings))
 
 
@@ -101,31 +98,44 @@ def _check_service(settings: Settings | None) -> Iterator[Finding]:
         yield from (_not_made(name, "connection") for name in _OF_SERVICE)
 
 
-def _check_state() -> Iterator[Finding]:
-    place = require_deliveries()
-    yield _run(str(place), lambda: _check_deliveries(place))
+def _check_deliveries(conn_id: str) -> Iterator[Finding]:
+    found = require_deliveries().open(patience=0.0, timeout=TIMEOUT)
+    yield _run(found.name, lambda: _try_deliveries(found))
+    count = _run(found.name, lambda: found.count_in_doubt(conn_id) if found.is_made() else 0)
+    to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
+    if count:
+        yield Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
+    else:
+        yield Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
 
 
-def _check_deliveries(place: DeliveriesPlace) -> Finding:
-    """Return whether the database of the table of deliveries responds."""
-    if place.file and not place.file.exists():
-        return Finding("state", Health.OK, f"{place} is not there yet: the first task that needs it makes it.")
-    is_made = place.open().is_made()
-    return Finding(
-        "state", Health.OK, f"{place} responds. Table of deliveries: {'there' if is_made else 'not made yet'}."
-    )
+def _try_deliveries(found: Deliveries) -> Finding:
+    """Do with a row of no task what a delivery does with its own."""
+    if found.database.name == "sqlite" and not found.is_made():  # a file of somebody else stays as it is
+        return Finding("deliveries", Health.OK, f"{found.name}: not made yet, the first task that needs it makes it.")
+    row = Row.of_task(found, ("", uuid.uuid4().hex, "", -1))
+    try:
+        row.claim(TaskTry("", "", "", -1, 1, "", is_fresh=True))
+        row.save(phase=Phase.SENDING)
+        row.find_twin("")
+    finally:
+        found.delete(row.key)
+    newest = found.newest()
+    age = f"{format_duration((utc_now() - newest).total_seconds())} ago" if newest else "never"
+    to_do = "If a task has delivered since, tasks use another database than this shell."
+    text = f"{found.name} can be used. A task began a delivery there last: {age}."
+    return Finding("deliveries", Health.OK, text, to_do)
 
 
-def _check_ledger(conn_id: str) -> Iterator[Finding]:
-    if config := read_config():
-        name, warehouse = str(DeliveriesPlace(config.conn_id, config.file)), open_ledger(config, TIMEOUT)
-        yield _run(name, lambda: check_tables("ledger", name, warehouse, (LEDGER,)))
-        yield _run(name, lambda: check_in_doubt(warehouse, conn_id))
-        return
-    to_do = "Set ledger_conn_id; or default_ledger to False, if none is wanted." if is_ledger_missing() else ""
-    health = Health.UNKNOWN if to_do else Health.OK
-    yield Finding("ledger", health, "Deliveries are not recorded.", to_do)
-    yield Finding("in_doubt", health, "Not known, as deliveries are not recorded.", to_do and "See ledger.")
+def _check_polls() -> Iterator[Finding]:
+    """Return who polls for the tasks that wait without a worker."""
+    waiting, alive = count_triggers("outbound_transfer.triggers.")
+    if waiting and not alive:
+        to_do = "Start a triggerer: no wait ends meanwhile."
+        yield Finding("polls", Health.BROKEN, f"Tasks wait ({waiting}), and no triggerer is alive.", to_do)
+    else:
+        tasks, triggerers = pluralize(waiting, "task"), pluralize(alive, "triggerer")
+        yield Finding("polls", Health.OK, f"{tasks} waiting without a worker; {triggerers} alive.")
 
 
 def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Finding]:
@@ -133,14 +143,15 @@ def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Fin
         if settings and not settings.event_api_key:
             yield from (Finding(name, Health.OK, "Not looked for: no event key.") for name in ("warehouse", "feed"))
             return
-        ledger = read_config()
-        if not (ledger and ledger.conn_id):
+        place = find_deliveries()
+        if not (place and place.conn_id):
             to_do = "Give --sql-conn-id, --path or --iceberg-conn-id."
             yield Finding("warehouse", Health.UNKNOWN, "Nothing says where the feed is loaded.", to_do)
             yield _not_made("feed", "warehouse")
             return
         # Where the page looks for it, too.
-        found = {"sql_conn_id": ledger.conn_id, "table_prefix": ledger.prefix, "schema": ledger.schema}
+        names = table_naming()
+        found = {"sql_conn_id": place.conn_id, "table_prefix": names["prefix"], "schema": names["schema"]}
         arguments = Namespace(**{**vars(arguments), **found})
     if find_kind(arguments) == "sql_conn_id":
         name, warehouse = f"connection '{arguments.sql_conn_id}'", open_feed_warehouse(arguments)

@@ -1,11 +1,13 @@
-"""The commands of :mod:`outbound_transfer.cli.definition`: repair the feed's tables, delete old memory."""
+"""The commands of :mod:`outbound_transfer.cli.definition`: repair the feed's tables, forget deliveries."""
 
 from __future__ import annotations
 
+import getpass
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import wraps
 from typing import Any, Final
 
@@ -14,7 +16,9 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 
 from outbound_transfer.airflow_compat.names import redact
-from outbound_transfer.delivery.place import find_deliveries
+from outbound_transfer.airflow_compat.run_state import read_state
+from outbound_transfer.delivery.forget import forget
+from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.connection import open_warehouse
@@ -28,6 +32,9 @@ from outbound_transfer.warehouse.views import create_views, render_views
 
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
+
+#: A draft lives so long: nothing that is older can be sent any more.
+MIN_AGE: Final = timedelta(days=30)
 
 NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."
 
@@ -141,14 +148,26 @@ def views(arguments: Namespace) -> None:
 
 
 @with_connections
-def clean_memory(arguments: Namespace) -> None:
-    """Delete the memory of tasks whose deliveries have not changed for some time; delivery keys stay."""
+def forget_delivery(arguments: Namespace) -> None:
+    """Forget a transfer, so that its task, once it is cleared, sends it again."""
+    transfer_id = arguments.transfer_id
+    confirm(arguments, f"Forget transfer {transfer_id}? A clear of its task then sends it again, and bills it again.")
+    task = forget(require_deliveries().open(), transfer_id, read_state, getpass.getuser())
+    text = f"Transfer {transfer_id} is forgotten. Clear the {task} to send it again."
+    print_rows(arguments, text, {"transfer_id": transfer_id, "task": task})
+
+
+@with_connections
+def clean_deliveries(arguments: Namespace) -> None:
+    """Delete the rows of tasks whose deliveries have not changed for some time; delivery keys stay."""
+    if arguments.older_than < MIN_AGE:
+        raise SystemExit("--older-than must be 30d or more: the service keeps a draft, which may be sent, so long.")
     place, oldest = find_deliveries(), utc_now() - arguments.older_than
     if place is None or (place.file and not place.file.exists()):
         print_rows(arguments, "There is no table of deliveries: nothing to delete.", {"deleted": 0})
         return
     days = pluralize(arguments.older_than.days, "day")
-    confirm(arguments, f"Delete memory older than {days}? A task that is cleared later forgets what it sent.")
+    confirm(arguments, f"Delete deliveries older than {days}? A task of one that is cleared later sends again.")
     deleted = place.open(patience=0.0).clean(oldest)
     print_rows(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
 

@@ -35,8 +35,9 @@ def parse_days(text: str) -> timedelta:
 _OUTPUT = Arg(ARG_OUTPUT.flags, **{**ARG_OUTPUT.kwargs, "default": None, "help": "Output format (default: sentences)"})
 
 _CHECK_HELP = """\
-Check the connection and both keys, the clock, the databases of state, ledger and warehouse, who polls, the feed's
-cursor, and what is in doubt. Changes nothing. Calls the service twice: one of the transfer key's calls of the minute;
+Check the connection and both keys, the clock, the databases of deliveries and warehouse, who polls, the feed's cursor,
+and what is in doubt. Changes nothing, but makes the table of deliveries if there is none, and tries it with a row that
+it deletes. Calls the service twice: one of the transfer key's calls of the minute;
 and the feed with an invalid cursor, which does not use up its one request a minute. That such a request is refused for
 its cursor, and not for its key, is taken for a valid key.
 
@@ -82,10 +83,20 @@ def get_commands() -> list[GroupCommand]:
         Arg(("--apply",), help="Create the views, or replace them", action="store_true"),
         _OUTPUT,
     )
-    state = GroupCommand(
-        name="state",
-        help="What deliveries remember in a table",
-        subcommands=(_command("clean_memory", "clean", "Delete old memory of tasks", _OLDER_THAN, ARG_YES, _OUTPUT),),
+    deliveries = GroupCommand(
+        name="deliveries",
+        help="The table in which deliveries remember what they have sent",
+        subcommands=(
+            _command(
+                "forget_delivery",
+                "forget",
+                "Forget a transfer, so that its task, once it is cleared, sends it again",
+                Arg(("--transfer-id",), help="The transfer", required=True),
+                ARG_YES,
+                _OUTPUT,
+            ),
+            _command("clean_deliveries", "clean", "Delete old deliveries of tasks", _OLDER_THAN, ARG_YES, _OUTPUT),
+        ),
     )
     check = ActionCommand(
         name="check",
@@ -100,7 +111,7 @@ def get_commands() -> list[GroupCommand]:
     )
     privacy = GroupCommand(
         name="privacy",
-        help="What tables, lake and ledger have of a person, in all accounts",
+        help="What tables and lake have of a person, in all accounts",
         subcommands=(
             _command(
                 "export",
@@ -116,7 +127,7 @@ def get_commands() -> list[GroupCommand]:
     retention = _command(
         "retention",
         "retention",
-        "Delete old events, polls and finished deliveries from a SQL database and the ledger",
+        "Delete old events and polls, and the people of old transfers, from a SQL database",
         *_WHERE[:3],
         Arg(("--older-than",), help="Days, such as 365d", type=parse_days, required=True, metavar="DAYS"),
         _DRY_RUN,
@@ -124,7 +135,7 @@ def get_commands() -> list[GroupCommand]:
         _OUTPUT,
         module="privacy",
     )
-    subcommands = (check, feed, views, state, privacy, retention)
+    subcommands = (check, feed, views, deliveries, privacy, retention)
     return [GroupCommand(name="outbound-transfer", help="Outbound Transfer Service", subcommands=subcommands)]
 
 

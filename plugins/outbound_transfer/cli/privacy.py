@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outbound_transfer.cli.commands import KINDS, confirm, open_feed_warehouse, print_rows, with_connections
+from outbound_transfer.delivery.personal_data import DeliveriesPersonalData
+from outbound_transfer.delivery.place import find_deliveries
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.ledger.config import open_ledger, read_config
 from outbound_transfer.protocol.addresses import is_plain_address
 from outbound_transfer.protocol.personal_data import AddressSearch
 from outbound_transfer.protocol.wording import pluralize
-from outbound_transfer.warehouse.config import recipient_naming
+from outbound_transfer.warehouse.config import recipient_naming, table_naming
+from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
 from outbound_transfer.warehouse.timestamps import utc_now
 
@@ -28,7 +30,7 @@ def export(arguments: Namespace) -> None:
 
 @with_connections
 def erase(arguments: Namespace) -> None:
-    """Erase an address, and the names and payloads beside it."""
+    """Erase an address, and the names and payloads beside it; exit with 1 if deliveries that may be sent have it."""
     search, locations = _search(arguments), list(_locations(arguments))
     if arguments.dry_run:
         counts = [{table: len(rows) for table, rows in each.find(search).items()} for each in locations]
@@ -38,12 +40,20 @@ def erase(arguments: Namespace) -> None:
         )
         counts = [each.erase(search) for each in locations]
     _print_counts(arguments, locations, counts, "erased")
+    left = [each for place in locations if isinstance(place, DeliveriesPersonalData) for each in place.unfinished]
+    if left:
+        raise SystemExit(
+            f"Not erased, as they may still be sent: transfers {', '.join(left)}. Run this again once their tasks have "
+            "ended."
+        )
 
 
 @with_connections
 def retention(arguments: Namespace) -> None:
-    """Delete events, polls and finished deliveries that are older than some days."""
-    locations = [each for each in _locations(arguments) if isinstance(each, SqlPersonalData)]
+    """Delete events and polls that are older than some days."""
+    if not arguments.sql_conn_id:
+        raise SystemExit("Where? Give --sql-conn-id.")
+    locations = [SqlPersonalData(open_feed_warehouse(arguments), f"connection '{arguments.sql_conn_id}'")]
     days = pluralize(arguments.older_than.days, "day")
     if not arguments.dry_run:
         confirm(arguments, f"Delete what is older than {days} in {_names(locations)}?")
@@ -81,18 +91,20 @@ def _print_counts(
 
 
 def _locations(arguments: Namespace) -> Iterator[PersonalData]:
-    """Yield the locations that the command names, and the ledger."""
-    warehouses = {}
+    """Yield the table of deliveries, and the locations that the command names."""
+    place = find_deliveries()
+    if place is None and not any(getattr(arguments, name, None) for name in KINDS):
+        raise SystemExit("Where? There is no table of deliveries, so give --sql-conn-id, --iceberg-conn-id or --path.")
+    tables: dict[tuple[str, str, str | None], None] = {}
     if arguments.sql_conn_id:
-        warehouse = open_feed_warehouse(arguments)
-        warehouses[arguments.sql_conn_id, warehouse.prefix, warehouse.schema] = warehouse
-    if ledger := read_config():
-        warehouse = open_ledger(ledger, None)  # to write a large table anew takes its time
-        warehouses.setdefault((ledger.conn_id, warehouse.prefix, warehouse.schema), warehouse)
-    if not warehouses and not any(getattr(arguments, name, None) for name in KINDS):
-        raise SystemExit("Where? There is no ledger, so give --sql-conn-id, --iceberg-conn-id or --path.")
-    for (conn_id, *_), warehouse in warehouses.items():
-        yield SqlPersonalData(warehouse, f"connection '{conn_id}'" if conn_id else "the local ledger")
+        tables[arguments.sql_conn_id, arguments.table_prefix, arguments.schema] = None
+    if place:
+        yield DeliveriesPersonalData(place.open(patience=0.0))
+        if place.conn_id:  # whose database may have the feed's tables, too
+            names = table_naming()
+            tables[place.conn_id, names["prefix"], names["schema"]] = None
+    for conn_id, prefix, schema in tables:
+        yield SqlPersonalData(open_warehouse(conn_id, prefix=prefix, schema=schema), f"connection '{conn_id}'")
     # Not at the top: pyarrow and pyiceberg are optional.
     if getattr(arguments, "path", None):
         from outbound_transfer.lake.object_personal_data import ObjectPersonalData

@@ -24,14 +24,15 @@ LEFT_OUT: Final = frozenset({"skipped", "removed"})
 class Attempt:
     """One attempt of a task.
 
+    :param conn_id: the Airflow connection.
     :param claim: of the process that was deferred, which this one continues; 0 if it was not.
     :ivar by: the attempt, as a row compares it with others.
     :raises TaskInLoop: the task is in a loop.
     """
 
-    def __init__(self, context: Context, claim: int = 0) -> None:
+    def __init__(self, context: Context, conn_id: str, claim: int = 0) -> None:
         refuse_loop(context)
-        self._context, self.claim, self.by = context, claim, TaskTry.of(context)
+        self._context, self.conn_id, self.claim, self.by = context, conn_id, claim, TaskTry.of(context)
         self.max_tries, self.clear_number = read_clears(context)
 
     @property

@@ -21,6 +21,7 @@ from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refus
 from outbound_transfer.delivery.draft import Filling
 from outbound_transfer.delivery.row import Memory, Row, digest_of_each, hash_of
 from outbound_transfer.delivery.sending import Sending, delete_draft, look
+from outbound_transfer.delivery.shown import show
 from outbound_transfer.files.attached import describe_differences
 from outbound_transfer.protocol.digests import digest_with
 from outbound_transfer.protocol.errors import AlreadyDelivered
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from outbound_transfer.client import Client
     from outbound_transfer.delivery.attempt import Attempt
-    from outbound_transfer.delivery.observer import DeliveryObserver
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.protocol.models import Transfer
@@ -56,13 +56,12 @@ class Delivery:
         client: Client,
         row: Row,
         attempt: Attempt,
-        observer: DeliveryObserver,
         log: Logger,
         *,
         delivery_key: str = "",
         on_draft: Callable[[Delivery], object] = lambda delivery: None,  # noqa: ARG005
     ) -> None:
-        self.client, self.row, self.attempt, self.observer, self.log = client, row, attempt, observer, log
+        self.client, self.row, self.attempt, self.log = client, row, attempt, log
         self.delivery_key, self._on_draft = delivery_key, on_draft
         self.transfer: Transfer | None = None
         self.has_sent = False
@@ -94,7 +93,7 @@ class Delivery:
             self._check_returned(order, draft)
             return draft
         if act is Act.CREATE:
-            filling = Filling(self.client, self.row, draft.id, "", self.observer, self.log)
+            filling = Filling(self.client, self.row, draft.id, "", self.log)
             filling.fill(order.find(), {}, max_parallel)
             self.row.save(phase=Phase.HANDED_ON)
             fresh = _with_files(draft, filling)
@@ -166,7 +165,7 @@ class Delivery:
             return seen
         self.transfer = transfer
         if seen is Seen.SENT:
-            self.observer.record_transfer(transfer)
+            self._show(transfer)
             if self.memory.phase is not Phase.SENDING:  # a late send of an earlier attempt
                 self.row.save(phase=Phase.SENDING)
         return seen
@@ -189,7 +188,7 @@ class Delivery:
             is_rehearsal=client.settings.rehearses,
             chosen=order.chosen,
         )
-        self.observer.record_transfer(transfer)
+        self._show(transfer)
         self.log.info("Created draft %s for %s", transfer.id, pluralize(len(order.new.recipients), "recipient"))
         self._on_draft(self)
 
@@ -197,7 +196,6 @@ class Delivery:
         transfer_id = self.memory.transfer_id
         outcome = delete_draft(self.client, self.row)
         if outcome is not Discarded.SENT:
-            self.observer.record_draft_removed(transfer_id)
             self.log.info("Discarded draft %s", transfer_id)
         return outcome
 
@@ -206,7 +204,7 @@ class Delivery:
             if order.is_outdated and order.is_outdated():
                 raise DraftOutdated
 
-        sending = Sending(self.client, self.row, self.attempt, self.observer, draft=fresh, check=check)
+        sending = Sending(self.client, self.row, self.attempt, draft=fresh, check=check)
         try:
             transfer = sending.send()
         except DraftOutdated:
@@ -215,9 +213,12 @@ class Delivery:
             transfer = self.client.get_transfer(self.memory.transfer_id)
         self.has_sent = sending.has_sent
         self.transfer = transfer
-        self.observer.record_transfer(transfer)
+        self._show(transfer)
         self.log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         return transfer
+
+    def _show(self, transfer: Transfer) -> None:
+        show(self.row.rows, self.client.settings.account, self.attempt.conn_id, transfer)
 
     def _known(self) -> Transfer:
         assert self.transfer is not None, "it was read or created"
@@ -230,6 +231,12 @@ class Delivery:
         """
         memory = self.memory
         check_sent(memory, transfer)
+        if memory.is_erased:
+            self.log.warning(
+                "Transfer %s was sent by an earlier attempt. What it was sent with was erased, and is not compared",
+                transfer.id,
+            )
+            return
         if not memory.entries or memory.files() is None:
             raise AlreadyDelivered(
                 f"Somebody else sent transfer {transfer.id} before this task had attached its files. Some may be "

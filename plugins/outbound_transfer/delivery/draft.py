@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from outbound_transfer.client import Client
-    from outbound_transfer.delivery.observer import DeliveryObserver
     from outbound_transfer.files.sources import Source
     from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.protocol.models import File, Transfer
@@ -51,12 +50,11 @@ class Filling:
         row: Row,
         transfer_id: str,
         who: str,
-        observer: DeliveryObserver,
         log: Logger,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self._client, self._row, self._id, self._who = client, row, transfer_id, who
-        self._observer, self._log, self._check = observer, log, check
+        self._log, self._check = log, check
         self._phase = Phase.HANDED_ON if who else Phase.DRAFT
         self._claim, self._saved_at, self._was_open, self._checking = 0, 0.0, True, Lock()
         self.files: dict[str, Held | None] = {}
@@ -105,11 +103,8 @@ class Filling:
             file = self.files.pop(name)
             assert file is not None, "otherwise it is lost"
             self._client.remove_file(self._id, file.id, self._check_own)
-            self._observer.record_file_removed(self._id, name)
             self._log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
             self._save()
-        for name in keeps:
-            self._record(name)
         taken = {
             name: Taken(held[name].id if name in held else "", is_doubtful=each is None or each.is_doubtful)
             for name, each in before.items()
@@ -152,13 +147,15 @@ class Filling:
                 "Nothing is done with it."
             )
         require_file_list(transfer)
-        self._observer.record_transfer(transfer)
         return transfer
 
     def _compare_sent(self, transfer: Transfer, find: FindSources) -> list[File]:
         """Return the records of what was sent, after a comparison with the files of now."""
         if transfer.is_draft:
             raise DraftInUse(f"A send of draft {self._id} is under way, or in doubt: its files are not changed")
+        if self._row.memory.is_erased:
+            self._log.warning("What transfer %s was sent with was erased, and is not compared", self._id)
+            return list(transfer.files or ())
         if self._was_open:
             raise AlreadyDelivered(
                 f"Transfer {self._id} was sent without this task's files, or with some of them. Nothing is attached. "
@@ -182,13 +179,8 @@ class Filling:
 
     def _on_attached(self, upload: FinishedUpload) -> None:
         self.files[upload.source.name] = Held.of(upload)
-        self._record(upload.source.name)
         if time.monotonic() - self._saved_at > _SAVE_INTERVAL:
             self._save()
-
-    def _record(self, name: str) -> None:
-        if held := self.files[name]:
-            self._observer.record_file(self._id, name, held.size, held.sha256)
 
     def _check_own(self) -> None:
         with self._checking:  # before Airflow 3.2, only one thread may talk to Airflow

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.row import Memory, Row, describe
+from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse
 
@@ -50,6 +51,7 @@ def begin_delivery(
         row.resume(attempt.claim)
         return Delivery(client, row, attempt, delivery_key=key, **options)
     if attempt.by.try_number > 1 and not own.read()[0]:
+        metrics.MISSING_ROWS.emit(conn_id=attempt.conn_id)
         log.warning(
             "No earlier attempt of this task is in the table of deliveries. If one has sent a transfer, and its row "
             "was deleted or restored, this attempt sends again"

@@ -28,21 +28,26 @@ class DeliveriesPlace(NamedTuple):
     def __str__(self) -> str:
         return f"the file '{self.file}'" if self.file else f"connection '{self.conn_id}'"
 
-    def open(self, patience: float | None = None) -> Deliveries:
+    def open(self, **limits: float) -> Deliveries:
         """Return the table, without connecting.
 
-        :param patience: see :class:`.Deliveries`.
+        :param limits: see :class:`.Deliveries`.
         :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
         :raises UnsupportedDatabase: its database stores no deliveries.
         """
         # These import SQLAlchemy, which a Dag file that only names an operator does not need.
+        from outbound_transfer.airflow_compat.connections import with_parsed_extra
         from outbound_transfer.store.deliveries import Deliveries
         from outbound_transfer.warehouse.connection import find_connection, sql_hook
 
-        hook: HookLike = SqliteFileHook(self.file) if self.file else sql_hook(find_connection(self.conn_id))
+        hook: HookLike = (
+            SqliteFileHook(self.file)
+            if self.file
+            else sql_hook(with_parsed_extra(find_connection(self.conn_id)))  # any thread may use it
+        )
         names = table_naming()
         schema = None if self.file else names["schema"]
-        return Deliveries(hook, prefix=names["prefix"], schema=schema, name=str(self), patience=patience)
+        return Deliveries(hook, prefix=names["prefix"], schema=schema, name=str(self), **limits)
 
 
 def find_deliveries() -> DeliveriesPlace | None:
@@ -70,3 +75,9 @@ def require_deliveries() -> DeliveriesPlace:
 def open_rows() -> Rows:
     """Return the table of deliveries of this Airflow, without connecting; see :func:`require_deliveries`."""
     return require_deliveries().open()
+
+
+def find_rows() -> Rows | None:
+    """Return the table of deliveries of this Airflow, without connecting; None if there is none, or no file yet."""
+    place = find_deliveries()
+    return place.open() if place and (place.conn_id or (place.file and place.file.exists())) else None

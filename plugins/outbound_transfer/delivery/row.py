@@ -27,7 +27,7 @@ _MAX_CLAIMANTS: Final = 20
 AGAIN: Final = "Nothing is sent. Clear the task that creates the draft, and all tasks after it."
 
 
-class UnreadableRow(OutboundTransferError):
+class UnreadableDelivery(OutboundTransferError):
     """The row of a delivery was written by another version, or by somebody else. Nothing is sent.
 
     What to do: run one version of the provider. Retried.
@@ -61,7 +61,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar asked: by the attempt that made the draft; see :attr:`.Attempt.asked`.
     :ivar key: of the row of this task's delivery key; "" if it delivers without one.
     :ivar security: the option of the draft, which the service does not return.
-    :ivar is_rehearsal: the draft is never sent, wherever the connection leads by then.
+    :ivar is_rehearsal: the draft is, or was, never sent, wherever the connection leads by then.
     :ivar chosen: to whom a transfer is delivered again; see :class:`.RedeliverFilesOperator`.
     :ivar entries: by task instance; "" if the task that makes the draft attaches its files.
     :ivar notes: other values of the task.
@@ -89,7 +89,28 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     def emptied(self) -> Memory:
         """Return it without its draft. Whoever has filled that must do so again: their entries stay, open and empty."""
         entries = {who: Entry(entry.claim) for who, entry in self.entries.items() if who}
-        return Memory(self.claim, self.owner, self.tries, key=self.key, entries=entries, notes=self.notes)
+        return Memory(
+            self.claim,
+            self.owner,
+            self.tries,
+            is_rehearsal=self.is_rehearsal,
+            key=self.key,
+            entries=entries,
+            notes=self.notes,
+        )
+
+    def erased(self) -> Memory:
+        """Return it without its digests and files: what was sent can be compared with nothing any more.
+
+        The digest of a twin stays: who knows the files, people and subject that it tells knows everything.
+        """
+        entries = {who: replace(entry, files={}) for who, entry in self.entries.items()}
+        return replace(self, salt="", input={}, identity="", item=self.twin(), chosen=None, entries=entries)
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether a draft or transfer is known by its id alone."""
+        return bool(self.transfer_id) and not self.identity
 
     @property
     def held(self) -> dict[str, Held]:
@@ -104,6 +125,8 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def twin(self) -> str:
         """Return what a twin has in common with it: run, subject, addresses, and names and bytes of the files."""
+        if self.is_erased:
+            return self.item
         return hash_of(self.item, sorted((name, held.size, held.digest) for name, held in self.held.items()))
 
 
@@ -136,26 +159,46 @@ class Row:
     def read(self) -> tuple[int, Memory]:
         """Return the version and the memory; 0 and an empty one if there is no row.
 
-        :raises UnreadableRow: it is not as this version writes it.
+        :raises UnreadableDelivery: it is not as this version writes it.
         """
         version, text = self.rows.read(self.key)
         try:
             self.memory = msgspec.json.decode(text, type=Memory) if version else Memory()
         except msgspec.MsgspecError as error:
-            raise UnreadableRow(f"The row of this delivery cannot be read: {error}") from None
+            raise UnreadableDelivery(f"The row of this delivery cannot be read: {error}") from None
         return version, self.memory
 
-    def put(self, version: int, memory: Memory, *, key: str = "") -> bool:
+    def put(self, version: int, memory: Memory) -> bool:
         """Store the memory if the row still has this version; return whether it was stored."""
-        started = memory.tries.get(memory.owner, ("", 0))[0]
-        twin = "" if key else memory.twin()
-        text = msgspec.json.encode(memory).decode()
-        stored = Stored(self.is_keyed, memory.account, memory.transfer_id, memory.phase.value, twin, started, text)
-        if not self.rows.put(key or self.key, version, stored):
+        if not self.rows.put(self.key, version, self._stored(memory, memory.twin())):
             return False
-        if not key:
-            self.memory = memory
+        self.memory = memory
         return True
+
+    def keep(self, memory: Memory, why: str, error: str = "") -> None:
+        """Keep a memory under another key, for the page; this row is going to be about another draft."""
+        self.rows.keep(self.key, hash_of(self.key, why), self._stored(memory, ""), error)
+
+    def _stored(self, memory: Memory, twin: str) -> Stored:
+        started, try_number = memory.tries.get(memory.owner, ("", 0))
+        # The page shows the row of the delivery key instead, and no row that has notes alone.
+        task = ("", "", "", -1) if memory.key or not memory.owner else task_of(memory.owner)
+        dag_id, run_id, task_id, map_index = task
+        return Stored(
+            is_keyed=self.is_keyed,
+            account=memory.account,
+            transfer_id=memory.transfer_id,
+            phase=memory.phase.value,
+            twin=twin,
+            run_started=started,
+            memory=msgspec.json.encode(memory).decode(),
+            dag_id=dag_id,
+            run_id=run_id,
+            task_id=task_id,
+            map_index=map_index,
+            try_number=try_number,
+            is_rehearsal=memory.is_rehearsal,
+        )
 
     def change(self, change: Callable[[Memory], Memory]) -> Memory:
         """Read, change and store the memory, again if somebody else has changed it meanwhile; return it."""
@@ -177,8 +220,7 @@ class Row:
             if check:
                 check(memory)
             if is_own and self._is_of_deleted_run(memory, by):
-                # Its draft may have been sent, so that it is kept under another key.
-                self.put(0, memory, key=hash_of(self.key, memory.tries[name][0]))
+                self.keep(memory, memory.tries[name][0])  # its draft may have been sent
                 memory = Memory(memory.claim)
             if name in memory.tries:
                 by.check_newest(*memory.tries[name])

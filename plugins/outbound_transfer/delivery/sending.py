@@ -26,7 +26,6 @@ from outbound_transfer.protocol.errors import (
 if TYPE_CHECKING:
     from outbound_transfer.client import Client
     from outbound_transfer.delivery.attempt import Attempt
-    from outbound_transfer.delivery.observer import DeliveryObserver
     from outbound_transfer.protocol.models import Transfer
 
 log = logging.getLogger(__name__)
@@ -50,12 +49,11 @@ class Sending:
         client: Client,
         row: Row,
         attempt: Attempt,
-        observer: DeliveryObserver,
         *,
         draft: Transfer | None = None,
         check: Callable[[], object] = lambda: None,
     ) -> None:
-        self._client, self._row, self._attempt, self._observer = client, row, attempt, observer
+        self._client, self._row, self._attempt = client, row, attempt
         self._draft, self._check = draft, check
         self._is_in_doubt = row.memory.phase is Phase.SENDING
         self.has_sent = False
@@ -79,7 +77,6 @@ class Sending:
         if sent := self._begin(transfer_id):
             return sent
         log.info("Sending transfer '%s'", transfer_id)
-        self._observer.record_send(transfer_id, in_doubt=True)
         try:
             transfer = self._client.send_once(transfer_id)
         except CallError as error:
@@ -89,7 +86,6 @@ class Sending:
                 error.in_doubt_warning = send_in_doubt_warning(transfer_id)
             else:  # only now may others change its files
                 self._row.save(phase=Phase.HANDED_ON)
-                self._observer.record_send(transfer_id, in_doubt=False)
             raise
         self.has_sent = True
         return transfer

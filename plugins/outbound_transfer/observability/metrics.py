@@ -120,7 +120,14 @@ DELIVERIES_IN_DOUBT: Final = Metric(
     MetricType.GAUGE,
     "deliveries",
     ("conn_id",),
-    "a task finishes or defers: those of 30 days that the ledger has had in doubt for 15 minutes",
+    "a task ends or defers: those of 30 days that have been in doubt for 15 minutes",
+)
+MISSING_ROWS: Final = Metric(
+    "missing_rows",
+    MetricType.COUNTER,
+    "attempts",
+    ("conn_id",),
+    "an attempt that is not its task's first finds no row of an earlier one in the table of deliveries",
 )
 LATE_TRANSFERS: Final = Metric(
     "late_transfers",
@@ -170,7 +177,7 @@ DATABASE_FAILURES: Final = Metric(
     MetricType.COUNTER,
     "connections",
     ("sql_conn_id",),
-    "a warehouse or the ledger could not be connected to; `none` is the local file",
+    "a warehouse could not be connected to",
 )
 
 METRICS: Final = (
@@ -181,6 +188,7 @@ METRICS: Final = (
     BYTES_UPLOADED,
     DELIVERIES,
     DELIVERIES_IN_DOUBT,
+    MISSING_ROWS,
     LATE_TRANSFERS,
     DEFERRED_WAITERS,
     POLL_DURATION,

@@ -6,13 +6,18 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file, is_unmapped
-from outbound_transfer.airflow_compat.names import conf, timezone
+from outbound_transfer.airflow_compat.names import (
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+    conf,
+    timezone,
+)
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import DeferRequested
@@ -25,8 +30,11 @@ if TYPE_CHECKING:
 
     from outbound_transfer.client import RetryPolicy
     from outbound_transfer.delivery.row import Row
-    from outbound_transfer.ledger.recorder import DeliveryRecorder
     from outbound_transfer.protocol.errors import CallError
+
+
+#: The task goes on later, or was skipped: no errors.
+_CONTROL_FLOW: Final = (DeferRequested, TaskDeferred, AirflowSkipException, AirflowRescheduleException)
 
 
 def deferral_trigger(seconds: float) -> DateTimeTrigger:
@@ -45,9 +53,8 @@ class OutboundTransferOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
 
-    #: Whether the task makes deliveries and so may start a row of the ledger; other tasks only update one.
+    #: Whether a try that fails has failed to deliver.
     owns_delivery = True
-    recorder: DeliveryRecorder
     _was_deferred = False
     #: Seconds that this try has waited in deferred mode, and the claim of its delivery's row that it has made.
     _waited = 0.0
@@ -117,15 +124,11 @@ class OutboundTransferOperator(BaseOperator):
         return self._run(context)
 
     def _run(self, context: Context) -> Any:
-        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
-
-        count_in_doubt = partial(metrics.DELIVERIES_IN_DOUBT.emit, conn_id=self.outbound_transfer_conn_id)
         try:
             with (
                 fail_without_retry(),
-                self._count_failure(context),
+                self._reporting(context),
                 self.hook(policy=self.call_retry_policy(), on_retry=self._on_retry) as hook,
-                record_task(self, context, hook.get_account, on_in_doubt=count_in_doubt) as self.recorder,
             ):
                 return self.run_task(hook, context)
         except DeferRequested as request:
@@ -133,15 +136,22 @@ class OutboundTransferOperator(BaseOperator):
             self.defer(trigger=trigger, method_name="resume", kwargs=self._resume_arguments(request))
 
     @contextmanager
-    def _count_failure(self, context: Context) -> Iterator[None]:
-        from outbound_transfer.ledger.worker import is_control_flow
+    def _reporting(self, context: Context) -> Iterator[None]:
+        """Count how the block ends, and show its error beside the delivery."""
+        from outbound_transfer.delivery.shown import emit_in_doubt, show_error
 
+        conn_id = self.outbound_transfer_conn_id
         try:
             yield
         except BaseException as error:
-            if self.owns_delivery and not self._is_delivered and not is_control_flow(error):
-                metrics.DELIVERIES.emit(outcome=self._failed_as(context), conn_id=self.outbound_transfer_conn_id)
+            if self.owns_delivery and not isinstance(error, _CONTROL_FLOW):
+                if not self._is_delivered:
+                    metrics.DELIVERIES.emit(outcome=self._failed_as(context), conn_id=conn_id)
+                if self._row:
+                    show_error(self._row.rows, self._row.key, error)
             raise
+        finally:
+            emit_in_doubt(conn_id)
 
     def _failed_as(self, context: Context) -> str:  # noqa: ARG002  # others know more
         """Return the outcome under which a try that failed is counted."""

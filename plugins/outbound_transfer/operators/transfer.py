@@ -21,7 +21,6 @@ from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, Fil
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
 from outbound_transfer.protocol.errors import DeferRequested, InvalidDelivery, TaskNotRunning
-from outbound_transfer.protocol.identity import identity_of
 from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
 from outbound_transfer.protocol.models import to_builtins, to_result
 from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
@@ -78,7 +77,7 @@ class CreateTransferOperator(NewTransferOperator):
         from outbound_transfer.delivery.place import open_rows
 
         client = hook.get_conn()
-        delivery = begin_delivery(client, open_rows(), self.attempt(context), observer=self.recorder, log=hook.log)
+        delivery = begin_delivery(client, open_rows(), self.attempt(context), log=hook.log)
         self._row = delivery.row
         with no_skip_after_send(delivery):
             self.load_recipients(delivery)
@@ -120,9 +119,7 @@ class AttachFilesOperator(FilesOperator):
             max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
             client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
             row = self.row_of(client, context, transfer_id)
-            filling = Filling(
-                client, row, transfer_id, attempt.name, self.recorder, self.log, attempt.check_still_running
-            )
+            filling = Filling(client, row, transfer_id, attempt.name, self.log, attempt.check_still_running)
             records = filling.attach(find, max_parallel_uploads)
         if not records:
             raise AirflowSkipException(NOTHING_MATCHES)
@@ -153,9 +150,9 @@ class SendTransferOperator(SendingOperator):
         from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.row import require_draft
         from outbound_transfer.delivery.sending import Sending, delete_draft
+        from outbound_transfer.delivery.shown import show
 
         self._sends = transfer_id = resolve_transfer_id(self.transfer_id)
-        self.recorder.set_current(transfer_id)
         client, attempt = hook.get_conn(), self.attempt(context)
         row = self.row_of(client, context, transfer_id)
         if attempt.claim:
@@ -163,7 +160,7 @@ class SendTransferOperator(SendingOperator):
         else:
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
         self.announce(client, context)
-        sending = Sending(client, row, attempt, self.recorder)
+        sending = Sending(client, row, attempt)
         try:
             with self.finishing_rehearsal(client, context, lambda: transfer_id):
                 transfer = sending.send()
@@ -172,7 +169,7 @@ class SendTransferOperator(SendingOperator):
             raise
         if sending.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
-        self.recorder.record_transfer(transfer)
+        show(row.rows, client.settings.account, attempt.conn_id, transfer)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
         self.write_receipt(context, transfer)
@@ -210,13 +207,12 @@ class DiscardTransferOperator(TransferTaskOperator):
 
         client, transfer_id = hook.get_conn(), resolve_transfer_id(self.transfer_id)
         push_link(context, client.settings, transfer_id)
-        if row := find_row(open_rows(), client.settings.account, transfer_id):
+        row = find_row(open_rows(), client.settings.account, transfer_id)
+        if row and row.read()[1].phase is not Phase.EMPTY:
             row.claim(self.attempt(context).by, lambda memory: require_draft(memory, transfer_id, *Phase))
             outcome = discard(client, row)
-        else:  # made outside of this Airflow
+        else:  # made outside of this Airflow, or forgotten
             outcome = client.discard_transfer(transfer_id)
-        if outcome is Discarded.REMOVED:
-            self.recorder.record_draft_removed(self.transfer_id)
         self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
         return outcome is not Discarded.SENT
 
@@ -327,7 +323,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             open_rows(),
             self.attempt(context),
             self.delivery_key,
-            observer=self.recorder,
             log=self.log,
             on_draft=lambda delivery: self._publish(context, delivery),
         )
@@ -389,14 +384,14 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""
+        from outbound_transfer.delivery.check import is_of
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
-        from outbound_transfer.protocol.digests import matches
 
         if seen := transfer_from_event(event):
             self._sends, self._is_sent = seen.id, True
             memory = read_memory(open_rows(), TaskTry.of(context).task)
-            if memory.transfer_id == seen.id and not matches(memory.identity, identity_of(seen)):
+            if memory.transfer_id == seen.id and not is_of(memory, seen):
                 raise AirflowFailException(OTHER_TRANSFER)
         return super().execute_complete(context, event)
 
@@ -411,5 +406,4 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             self.check_deadline(transfer, deadline)
             time.sleep(to_seconds(self.poke_interval))
             transfer = self.poll_transfer(hook, transfer.id) or transfer
-            self.recorder.record_transfer(transfer)
         return result

@@ -54,7 +54,7 @@ class TransferTaskOperator(OutboundTransferOperator):
         """Return what Airflow says of this attempt."""
         from outbound_transfer.delivery.attempt import Attempt
 
-        return Attempt(context, self._claim)
+        return Attempt(context, self.outbound_transfer_conn_id, self._claim)
 
     def check_known_transfer_id(self) -> None:
         """:raises InvalidDelivery: ``transfer_id`` is known when the DAG is parsed, and cannot be an id."""
@@ -159,7 +159,6 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
             yield
         except Rehearsed:
             draft = client.get_transfer(draft_id())
-            self.recorder.record_rehearsal(draft.id)
             context["ti"].xcom_push("return_value", {**to_result(draft), "status": REHEARSED})
             raise RehearsalFinished(
                 f"Rehearsal: transfer '{draft.id}' with {pluralize(len(draft.files or ()), 'file')} would be sent to "

@@ -60,7 +60,7 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
     )
     operator_extra_links = (TransferLink(),)
 
-    #: It only sees deliveries, and starts no row of the ledger.
+    #: Of a delivery, it only sees what became of it.
     owns_delivery = False
 
     def __init__(
@@ -109,9 +109,8 @@ class TransferSensor(ReceiptMixin, DeferrableWaitMixin, BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the transfer once."""
-        with self.hook() as hook, self.record_wait(context, hook) as recorder:
-            if transfer := self.poll_transfer(hook, checked_transfer_id(self.transfer_id)):
-                recorder.record_transfer(transfer)
+        with self.hook() as hook:
+            transfer = self.poll_transfer(hook, checked_transfer_id(self.transfer_id))
         result = self.resolve_outcome(transfer) if transfer else None
         if transfer and result is None:
             self.notify_if_late(transfer, context)

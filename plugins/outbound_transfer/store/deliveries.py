@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,9 +16,20 @@ from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.protocol.models import DRAFT
+from outbound_transfer.protocol.outcomes import (
+    DELETED,
+    FAILED,
+    IN_DOUBT,
+    NO_DRAFT,
+    REHEARSED,
+    TERMINAL_STATUSES,
+    status_rank,
+)
+from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.store.engine import Database
-from outbound_transfer.store.errors import DeliveriesUnavailable
-from outbound_transfer.store.rows import Stored
+from outbound_transfer.store.errors import DeliveriesUnavailable, UnusableDatabase
+from outbound_transfer.store.rows import Shown, Stored
 from outbound_transfer.store.types import FLAG, WHOLE, Text, Time
 
 if TYPE_CHECKING:
@@ -30,26 +42,62 @@ log = logging.getLogger(__name__)
 #: Seconds for which a statement is repeated, with new connections: a restart of the database costs no upload.
 PATIENCE: Final = 60.0
 
+#: The deliveries that are counted if they are in doubt, and how long a task may take to find out.
+_RECENT: Final = timedelta(days=30)
+_STAYS: Final = timedelta(minutes=15)
+
+#: What a row shows before its draft is known.
+_NOTHING_SHOWN: Final[dict[str, Any]] = {
+    **dict.fromkeys(("status", "subject", "error"), ""),
+    **dict.fromkeys(("recipient_count", "picked_up_count"), 0),
+    **dict.fromkeys(("sent_at", "expires_at")),
+    "recipients": "[]",
+}
+
 
 def deliveries_table(prefix: str, schema: str | None = None) -> sa.Table:
-    """Return the table."""
+    """Return the table. ``info`` has ``personal`` of the columns that may say something about a person."""
+    name = f"{prefix}deliveries"
+
+    def column(name: str, kind: Any, comment: str, *, personal: bool = False, **options: Any) -> sa.Column[Any]:
+        info = {"personal": True} if personal else {}
+        return sa.Column(name, kind, comment=comment, info=info, **{"nullable": False, **options})
+
     return sa.Table(
-        f"{prefix}delivery_rows",
+        name,
         sa.MetaData(schema=schema),
-        sa.Column("delivery", Text(64), primary_key=True, comment="digest of the task instance or the delivery key"),
-        sa.Column("version", WHOLE, nullable=False, comment="raised by each write"),
-        sa.Column("is_keyed", FLAG, nullable=False, comment="whether a delivery key identifies it"),
-        sa.Column("account", Text(255), nullable=False),
-        sa.Column("transfer_id", Text(255), nullable=False, comment="empty if there is no draft"),
-        sa.Column("phase", Text(16), nullable=False, comment="empty, draft, handed_on, sending or discarding"),
-        sa.Column("twin", Text(64), nullable=False, comment="the same in tasks of a run that deliver the same"),
-        sa.Column("run_started", Text(40), nullable=False, comment="of the run that has claimed it last"),
-        sa.Column("memory", Text(), nullable=False, comment="digests and files; no person, no secret"),
-        sa.Column("created_at", Time, nullable=False),
-        sa.Column("updated_at", Time, nullable=False),
-        sa.Index(f"{prefix}delivery_rows_transfer", "transfer_id"),
-        sa.Index(f"{prefix}delivery_rows_twin", "twin"),
-        comment="What tasks remember of their deliveries",
+        column("delivery", Text(64), "digest of the task instance or the delivery key", primary_key=True),
+        column("version", WHOLE, "raised by each write of a delivery"),
+        column("is_keyed", FLAG, "whether a delivery key identifies it"),
+        column("account", Text(255), "where the draft was made: the site address; empty if there is none"),
+        column("transfer_id", Text(255), "the draft or the sent transfer; empty if there is none"),
+        column("phase", Text(16), "empty, draft, handed_on, sending (or sent) or discarding"),
+        column("is_rehearsal", FLAG, "whether the draft is never sent, as its connection rehearses"),
+        column("twin", Text(64), "the same in tasks of a run that deliver the same"),
+        column("run_started", Text(40), "start of the run that has claimed it last"),
+        column("memory", Text(), "what tasks remember, as JSON: digests, and each file's name and size", personal=True),
+        column("dag_id", Text(250), "of the task instance that has claimed it last; empty if nothing is shown"),
+        column("run_id", Text(250), "its run"),
+        column("task_id", Text(250), "its task id"),
+        column("map_index", WHOLE, "its map index; -1 if the task is not mapped"),
+        column("try_number", WHOLE, "its try number"),
+        column("conn_id", Text(250), "the Airflow connection", default=""),
+        column("status", Text(40), "the last status that a task, a wait or a listing has seen", default=""),
+        column("subject", Text(), "as sent", default="", personal=True),
+        column("recipient_count", WHOLE, "number of recipients", default=0),
+        column("picked_up_count", WHOLE, "recipients who had picked up by then", default=0),
+        column("sent_at", Time, "when it was sent", nullable=True),
+        column("expires_at", Time, "when pickup ends", nullable=True),
+        column("recipients", Text(), "email, name and picked_up_at of each, as JSON", default="[]", personal=True),
+        column(
+            "error", Text(), "what ended the last attempt, on one line; empty if nothing did", default="", personal=True
+        ),
+        column("created_at", Time, "when its draft was made; before that, when a task claimed it"),
+        column("updated_at", Time, "when a delivery wrote it last"),
+        sa.Index(f"{name}_transfer", "transfer_id"),
+        sa.Index(f"{name}_twin", "twin"),
+        sa.Index(f"{name}_created", "created_at"),
+        comment="Deliveries, one row each: what their tasks remember, and what the page shows.",
     )
 
 
@@ -58,6 +106,7 @@ class Deliveries:
 
     :param name: what errors call the database.
     :param patience: seconds for which a statement that fails is repeated.
+    :param timeout: seconds to wait for other sessions.
     :raises UnsupportedDatabase: the database stores no deliveries.
     """
 
@@ -69,27 +118,28 @@ class Deliveries:
         schema: str | None = None,
         name: str = "the database",
         patience: float | None = None,
+        timeout: float = 30.0,
     ) -> None:
         self.name, self._patience = name, PATIENCE if patience is None else patience
-        self._database, self._hook = Database(hook, "deliveries"), hook
-        self._table = deliveries_table(prefix, schema)
+        self.database, self._hook = Database(hook, "deliveries", timeout=timeout), hook
+        self.table = deliveries_table(prefix, schema)
         self._is_created = False
 
     def is_made(self) -> bool:
         """Return whether the table is there. Nothing is created: neither the table, nor the file of SQLite."""
-        if self._database.name == "sqlite":
+        if self.database.name == "sqlite":
             file = Path(sa.make_url(self._hook.get_uri()).database or "")
             if not file.is_file():
                 return False
-            with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
                 query = "SELECT count(*) FROM sqlite_master WHERE name = ?"
-                return bool(database.execute(query, (self._table.name,)).fetchone()[0])
-        with self._database.begin() as tx:
-            return sa.inspect(tx).has_table(self._table.name, self._table.schema)
+                return bool(database.execute(query, (self.table.name,)).fetchone()[0])
+        with self.database.begin() as tx:
+            return sa.inspect(tx).has_table(self.table.name, self.table.schema)
 
     def read(self, key: str) -> tuple[int, str]:
         """Return a row's version and memory; 0 and "" if there is none."""
-        columns = self._table.c
+        columns = self.table.c
         query = sa.select(columns.version, columns.memory).where(columns.delivery == key)
         found = self._run(lambda tx: tx.execute(query).first())
         return (int(found[0]), str(found[1])) if found else (0, "")
@@ -99,22 +149,40 @@ class Deliveries:
 
         False also if it was stored, and the database's answer was lost: whoever gets it reads the row again.
         """
-        columns, values = self._table.c, {**row._asdict(), "updated_at": datetime.now(UTC)}
+        columns, now = self.table.c, datetime.now(UTC)
         if not version:
-            insert = sa.insert(self._table).values(**values, delivery=key, version=1, created_at=values["updated_at"])
-            return self._run(lambda tx: _insert(tx, insert))
+            values = {**row._asdict(), "delivery": key, "version": 1, "created_at": now, "updated_at": now}
+            return self._run(lambda tx: _insert(tx, sa.insert(self.table).values(values)))
+        # Of another draft, the row shows nothing yet. These come first: MySQL compares with what it has just set.
+        is_same = columns.transfer_id == row.transfer_id
+        shown = {
+            name: sa.case((is_same, columns[name]), else_=sa.literal(value, columns[name].type))
+            for name, value in {**_NOTHING_SHOWN, "created_at": now}.items()
+        }
+        values = {**shown, **row._asdict(), "version": version + 1, "updated_at": now}
         del values["is_keyed"]
         update = (
-            sa.update(self._table)
+            sa.update(self.table)
             .where(columns.delivery == key, columns.version == version)
-            .values(**values, version=version + 1)
+            .ordered_values(*((columns[name], value) for name, value in values.items()))
         )
         # The version changes with each update, so the count does not depend on what a driver counts.
         return self._run(lambda tx: tx.execute(update).rowcount == 1)
 
+    def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:
+        """Keep what the page shows of a row under another key, with this memory; nothing if there is one already."""
+        values = {**row._asdict(), "delivery": other, **({"error": error} if error else {})}
+        columns = [
+            sa.literal(values[column.name], column.type).label(column.name) if column.name in values else column
+            for column in self.table.columns
+        ]
+        copy = sa.select(*columns).where(self.table.c.delivery == key)
+        insert = sa.insert(self.table).from_select(list(self.table.columns), copy)
+        self._run(lambda tx: _insert(tx, insert))
+
     def find(self, transfer_id: str) -> list[tuple[str, str]]:
         """Return the keys and accounts of the rows of a transfer, the newest first."""
-        columns = self._table.c
+        columns = self.table.c
         query = (
             sa.select(columns.delivery, columns.account)
             .where(columns.transfer_id == transfer_id)
@@ -124,7 +192,7 @@ class Deliveries:
 
     def find_twin(self, key: str, twin: str, run_started: str) -> str:
         """Return the transfer id of another row that is sending the same; "" if there is none."""
-        columns = self._table.c
+        columns = self.table.c
         query = sa.select(columns.transfer_id).where(
             columns.twin == twin, columns.phase == "sending", columns.delivery != key
         )
@@ -132,37 +200,97 @@ class Deliveries:
             query = query.where(columns.run_started == run_started)
         return str(self._run(lambda tx: tx.execute(query).scalar()) or "")
 
+    def show(self, account: str, conn_id: str, transfers: Mapping[str, Shown | None]) -> None:
+        """Store what the service shows of transfers, by their ids, in the rows that there are; None if it is gone.
+
+        A page of a listing may be stored after something that was read later, so no status goes back.
+        """
+        columns = self.table.c
+        shown = [columns[name] for name in ("delivery", "transfer_id", "phase", "error", *Shown._fields)]
+        is_shown = (columns.account == account) & columns.transfer_id.in_(list(transfers))
+        # Locked: an erasure, or another who shows the same, must not come in between.
+        query = sa.select(*shown).where(is_shown).order_by(columns.delivery).with_for_update()
+
+        def work(tx: sa.Connection) -> None:
+            for row in tx.execute(query).all():
+                if changes := _changes(row, transfers[row.transfer_id]):
+                    is_row = (columns.delivery == row.delivery) & (columns.transfer_id == row.transfer_id)
+                    tx.execute(sa.update(self.table).where(is_row).values(conn_id=conn_id, **changes))
+
+        self._run(work, patience=0.0)
+
+    def show_error(self, key: str, error: str) -> None:
+        """Store what has ended an attempt, in one line; not where it is said who has forgotten the delivery."""
+        columns = self.table.c
+        is_current = (columns.phase != "empty") | (columns.transfer_id == "")
+        update = sa.update(self.table).where(columns.delivery == key, is_current).values(error=error)
+        self._run(lambda tx: tx.execute(update), patience=0.0)
+
+    def count_in_doubt(self, conn_id: str) -> int:
+        """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out."""
+        columns, now = self.table.c, datetime.now(UTC)
+        query = sa.select(sa.func.count()).where(
+            columns.conn_id == conn_id,
+            self.shown_status == IN_DOUBT,
+            columns.created_at > now - _RECENT,
+            columns.updated_at < now - _STAYS,
+        )
+        return int(self._run(lambda tx: tx.execute(query).scalar(), patience=0.0) or 0)
+
+    @property
+    def shown_status(self) -> sa.ColumnElement[str]:
+        """What the page shows as a delivery's status."""
+        columns = self.table.c
+        is_unsent = columns.status.in_(["", DRAFT])
+        return sa.case(
+            (columns.phase == "sending", sa.case((is_unsent, IN_DOUBT), else_=columns.status)),
+            (columns.transfer_id != "", sa.case((is_unsent, DRAFT), else_=columns.status)),
+            (columns.is_rehearsal, REHEARSED),
+            (columns.error != "", FAILED),
+            else_=NO_DRAFT,
+        )
+
+    def newest(self) -> datetime | None:
+        """Return when a task began a delivery last; None if none has."""
+        columns = self.table.c
+        query = sa.select(columns.created_at).where(columns.dag_id != "").order_by(columns.created_at.desc()).limit(1)
+        return self._run(lambda tx: tx.execute(query).scalar(), patience=0.0)
+
+    def delete(self, key: str) -> None:
+        """Delete a row."""
+        self._run(lambda tx: tx.execute(sa.delete(self.table).where(self.table.c.delivery == key)))
+
     def clean(self, older_than: datetime) -> int:
         """Delete the rows of task instances that were last written before ``older_than``; return how many.
 
         Rows of delivery keys stay, and those of drafts that may still be filled, sent or deleted.
         """
-        columns = self._table.c
-        delete = sa.delete(self._table).where(
+        columns = self.table.c
+        delete = sa.delete(self.table).where(
             ~columns.is_keyed,
             columns.updated_at < older_than,
             columns.phase.in_(["empty", "sending"]),
         )
         return int(self._run(lambda tx: tx.execute(delete).rowcount))
 
-    def _run(self, work: Callable[[sa.Connection], T]) -> T:
+    def _run(self, work: Callable[[sa.Connection], T], patience: float | None = None) -> T:
         """Run a transaction, again if it fails.
 
-        :raises DeliveriesUnavailable: it has failed for :data:`PATIENCE`.
+        :param patience: seconds for which it is repeated; those of this object if it is None.
+        :raises DeliveriesUnavailable: it has failed for so long.
         """
 
         def attempt() -> T:
             if not self._is_created:
-                self._database.create_tables(self._table.metadata)
-                self._is_created = True
-            with self._database.begin() as tx:
+                self._create()
+            with self.database.begin() as tx:
                 return work(tx)
 
         try:
             return Retrying(
                 retry=retry_if_exception(_may_pass),
                 wait=wait_random_exponential(multiplier=0.1, max=5.0),
-                stop=stop_after_delay(self._patience),
+                stop=stop_after_delay(self._patience if patience is None else patience),
                 before_sleep=self._log_wait,
                 reraise=True,
             )(attempt)
@@ -174,9 +302,38 @@ class Deliveries:
                 f"{_words_of(error)}. A retry continues once that database responds and has room"
             ) from error
 
+    def _create(self) -> None:
+        self.database.create_tables(self.table.metadata)
+        with self.database.begin() as tx:
+            found = {column["name"] for column in sa.inspect(tx).get_columns(self.table.name, self.table.schema)}
+        if missing := sorted(set(self.table.columns.keys()) - found):
+            raise UnusableDatabase(
+                f"The table {self.table.name} of {self.name} is another one: it has no {', '.join(missing)}. Rename "
+                "it, or set deliveries_table_prefix"
+            )
+        self._is_created = True
+
     def _log_wait(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         log.warning("%s failed and is asked again: %s", self.name, _words_of(error))
+
+
+def _changes(row: Any, now: Shown | None) -> dict[str, Any]:
+    """Return what changes in what a row shows of its transfer. What was erased, and pickups that were seen, stay."""
+    if now is None:
+        return {"status": DELETED} if row.status not in TERMINAL_STATUSES else {}
+    if status_rank(now.status) < status_rank(row.status or DRAFT):
+        return {}
+    recipients = json.loads(row.recipients)
+    picked_up = {each["email"]: each["picked_up_at"] for each in recipients}
+    if ERASED not in picked_up:  # nobody knows who that was
+        recipients = [
+            {**each, "picked_up_at": each["picked_up_at"] or picked_up.get(each["email"])} for each in now.recipients
+        ]
+    error = row.error if row.phase == "empty" else ""  # who has forgotten it
+    shown = {**now._asdict(), "error": error, "recipients": json.dumps(recipients, ensure_ascii=False)}
+    shown["subject"] = ERASED if row.subject == ERASED else now.subject
+    return {name: value for name, value in shown.items() if value != getattr(row, name)}
 
 
 def _insert(tx: sa.Connection, insert: Any) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
 
 
 class Stored(NamedTuple):
-    """A row as the table keeps it."""
+    """A row as a delivery keeps it.
+
+    :ivar dag_id: of the task instance that has claimed it last, as the three after it; "" if the page does not show it.
+    """
 
     is_keyed: bool
     account: str
@@ -15,6 +20,27 @@ class Stored(NamedTuple):
     twin: str
     run_started: str
     memory: str
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    map_index: int = -1
+    try_number: int = 0
+    is_rehearsal: bool = False
+
+
+class Shown(NamedTuple):
+    """A transfer as the service shows it, for the page.
+
+    :ivar recipients: ``email``, ``name`` and ``picked_up_at`` (ISO 8601, or None) of each.
+    """
+
+    status: str
+    subject: str
+    recipient_count: int
+    picked_up_count: int
+    sent_at: datetime | None
+    expires_at: datetime | None
+    recipients: list[dict[str, Any]]
 
 
 class Rows(Protocol):
@@ -26,6 +52,9 @@ class Rows(Protocol):
     def put(self, key: str, version: int, row: Stored) -> bool:
         """Insert a row (version 0), or update it if it still has this version; return whether it was stored."""
 
+    def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:
+        """Keep what the page shows of a row under another key, with this memory; nothing if there is one already."""
+
     def find(self, transfer_id: str) -> list[tuple[str, str]]:
         """Return the keys and accounts of the rows of a transfer."""
 
@@ -34,3 +63,12 @@ class Rows(Protocol):
 
         :param run_started: only of rows that were claimed in a run that started then; any if it is "".
         """
+
+    def show(self, account: str, conn_id: str, transfers: Mapping[str, Shown | None]) -> None:
+        """Store what the service shows of transfers, by their ids, in the rows that there are; None if it is gone."""
+
+    def show_error(self, key: str, error: str) -> None:
+        """Store what has ended an attempt, in one line."""
+
+    def count_in_doubt(self, conn_id: str) -> int:
+        """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out."""

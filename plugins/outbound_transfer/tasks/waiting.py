@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -24,6 +23,7 @@ from outbound_transfer.airflow_compat.names import (
 )
 from outbound_transfer.airflow_compat.run_state import read_clears
 from outbound_transfer.delivery.notes import state_store
+from outbound_transfer.delivery.shown import show_seen
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.errors import CallError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from outbound_transfer.delivery.notes import StateStore
-    from outbound_transfer.ledger.recorder import DeliveryRecorder
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)
@@ -248,6 +247,7 @@ class DeferrableWaitMixin(BaseOperator):
             if hint := status_hint(transfer):
                 self.log.warning("Transfer '%s' has status %r%s", transfer.id, transfer.status, hint)
             self.log.info("%s", describe(transfer))
+            show_seen(self._account, self.outbound_transfer_conn_id, {transfer.id: transfer})
         outcome = self.outcome_rules().outcome_of(transfer)
         if outcome is None:
             return None
@@ -316,21 +316,16 @@ class DeferrableWaitMixin(BaseOperator):
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event; or notify of a late transfer, and defer again."""
-        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook, self.record_wait(context, hook) as recorder:
-            if transfer := transfer_from_event(event):
-                recorder.record_transfer(transfer)
-            if (result := self.resolve_event(event)) is None:
-                assert transfer is not None
-                self.notify_if_late(transfer, context, late_by=event.get("notify_after"))
-                sent = transfer if self.owns_delivery else None
-                self.defer_wait(transfer.id, self.get_or_create_deadline(context), context, sent=sent)
-            return result
+        if (result := self.resolve_event(event)) is None:
+            transfer = transfer_from_event(event)
+            assert transfer is not None
+            self.notify_if_late(transfer, context, late_by=event.get("notify_after"))
+            sent = transfer if self.owns_delivery else None
+            self.defer_wait(transfer.id, self.get_or_create_deadline(context), context, sent=sent)
+        return result
 
-    def record_wait(self, context: Context, hook: OutboundTransferHook) -> AbstractContextManager[DeliveryRecorder]:
-        """Record in the ledger what the block sees of the transfer."""
-        from outbound_transfer.ledger.worker import record_task  # loads the warehouse, which costs start-up time
-
-        return record_task(self, context, hook.get_account)
+    def _account(self) -> str:
+        return OutboundTransferHook(self.outbound_transfer_conn_id).read_settings().account
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume as Airflow does, but continue the wait in a new trigger if the trigger failed."""

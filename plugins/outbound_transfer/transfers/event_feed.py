@@ -41,7 +41,7 @@ class EventFeedOperator(OutboundTransferOperator):
         "max_rejected",
     )
 
-    #: The ledger counts the calls of this task; the task makes no delivery.
+    #: The task makes no delivery.
     owns_delivery = False
 
     _ingest: FeedIngest

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.protocol.errors import CallError
+    from outbound_transfer.protocol.models import Transfer
     from outbound_transfer.warehouse.transfers import SyncState, TransferTables
 
 
@@ -55,6 +56,8 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         "schema",
         "account",
     )
+    #: The task makes no delivery.
+    owns_delivery = False
 
     def __init__(
         self,
@@ -124,6 +127,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
                 self._check_key(hook, tables, before, {transfer.id for transfer in page.data})
             storable = [transfer for transfer in page.data if is_storable(transfer)]
             new_rows = tables.save(storable, requested_at)
+            self._show(hook, {transfer.id: transfer for transfer in storable})
             metrics.ROWS_LOADED.emit(new_rows, table="transfers")
             new += new_rows
             pages += 1
@@ -184,8 +188,13 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             raise error  # the next run reads it again; the other transfers do not wait for it
         super()._on_retry(operation, error, seconds)
 
-    @staticmethod
-    def _refresh_unlisted(hook: OutboundTransferHook, tables: TransferTables, transfer_id: str) -> None:
+    def _show(self, hook: OutboundTransferHook, transfers: Mapping[str, Transfer | None]) -> None:
+        """Let the page of deliveries show what was listed, too."""
+        from outbound_transfer.delivery.shown import show_seen
+
+        show_seen(hook.get_account, self.outbound_transfer_conn_id, transfers)
+
+    def _refresh_unlisted(self, hook: OutboundTransferHook, tables: TransferTables, transfer_id: str) -> None:
         """Update a transfer that is no longer listed: it was canceled or deleted, or its stored status is outdated."""
         requested_at = tables.now()
         transfer = hook.get_conn().find_transfer(transfer_id)
@@ -193,6 +202,9 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             tables.mark_deleted(transfer_id, requested_at)
         elif transfer.id == transfer_id:
             tables.save([transfer], requested_at)
+        else:
+            return
+        self._show(hook, {transfer_id: transfer})
 
 
 def _sees_any(hook: OutboundTransferHook, transfer_ids: Sequence[str]) -> bool:

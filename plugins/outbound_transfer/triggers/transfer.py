@@ -15,7 +15,6 @@ from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEven
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.ledger.triggerer import TRIGGERER_LEDGER
 from outbound_transfer.observability import metrics
 from outbound_transfer.protocol.digests import matches
 from outbound_transfer.protocol.identity import identity_of
@@ -30,6 +29,7 @@ from outbound_transfer.protocol.outcomes import (
     skip_reason,
     wait_outcome,
 )
+from outbound_transfer.triggers.shown import show_soon
 from outbound_transfer.waiting.wait import Wait
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class TransferTrigger(BaseTrigger):
 
     def _log_news(self, wait: Wait, poll: Poll) -> None:
         if wait.end is None and wait.seen and wait.seen.picked_up_count:
-            self._record(wait.seen, poll)  # more have picked up, as a rule
+            show_soon(self.outbound_transfer_conn_id, poll.account, wait.seen)  # more have picked up, as a rule
         for line in wait.news:
             self.log.log(logging.WARNING if line.endswith(STATUS_HINTS) else logging.INFO, "%s", line)
         wait.news.clear()
@@ -170,7 +170,7 @@ class TransferTrigger(BaseTrigger):
             except Exception as error:  # an error of the trigger would start the wait again
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
-        self._record(transfer, poll)
+        show_soon(self.outbound_transfer_conn_id, poll.account, transfer)  # as no worker does
         metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
 
@@ -191,10 +191,6 @@ class TransferTrigger(BaseTrigger):
             return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
         late = {"notify_after": list(wait.notify_after)} if wait.end.status == "late" else {}
         return {**wait.end._asdict(), "transfer": to_summary_dict(wait.seen) if wait.seen else None, **late}
-
-    def _record(self, transfer: Transfer, poll: Poll) -> None:
-        """Record the transfer in the ledger, as no worker does now."""
-        TRIGGERER_LEDGER.record_transfer(transfer, self.outbound_transfer_conn_id, poll.account)
 
 
 def _new_poll(conn_id: str) -> Poll:

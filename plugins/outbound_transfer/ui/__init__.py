@@ -1,1 +1,1 @@
-"""The page "Outbound transfers" in Airflow's UI. It only reads the warehouse."""
+"""The page "Outbound transfers" in Airflow's UI. It only reads."""

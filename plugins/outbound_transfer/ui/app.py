@@ -23,7 +23,7 @@ from outbound_transfer.warehouse.local_file import LOCAL_FILE
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a page waits for the warehouse, and maximum number of concurrent reads in one API server.
+#: Seconds that a page waits for the database, and maximum number of concurrent reads in one API server.
 QUERY_TIMEOUT: Final = 3.0
 MAX_THREADS: Final = 4
 
@@ -39,7 +39,7 @@ def application() -> FastAPI:
 def create_application(runner: BoundedThreadRunner) -> FastAPI:
     """Create an application.
 
-    :param runner: runs what reads the warehouse.
+    :param runner: runs what reads the deliveries.
     """
     app = FastAPI(title="Outbound transfers", docs_url=None, redoc_url=None, openapi_url=None)
     app.mount("/static", StaticFiles(directory=rendering.STATIC), name="static")
@@ -76,24 +76,23 @@ async def _respond(runner: BoundedThreadRunner, page: Callable[[], Response]) ->
     try:
         return await runner(page)
     except NotConfigured as error:
-        return rendering.render_message(200, "No ledger is configured", str(error))
+        return rendering.render_message(200, "No deliveries are stored", str(error))
     except TimeoutError:
-        return rendering.render_message(503, "The warehouse does not respond", _TIMEOUT_TEXT.format(runner.timeout))
+        return rendering.render_message(503, "The database does not respond", _TIMEOUT_TEXT.format(runner.timeout))
     except Exception as error:
         # Drivers put addresses and users into their messages. They go to the API server's log only.
-        log.warning("Could not read the delivery ledger", exc_info=True)
-        return rendering.render_message(503, "Could not read the warehouse", _ERROR_TEXT.format(type(error).__name__))
+        log.warning("Could not read the deliveries", exc_info=True)
+        return rendering.render_message(503, "Could not read the deliveries", _ERROR_TEXT.format(type(error).__name__))
 
 
 _TIMEOUT_TEXT: Final = (
-    "It did not respond within {:g} seconds. Deliveries and ingestion continue without this page. Check that the "
-    "database of the connection ledger_conn_id ([outbound_transfer] in Airflow's configuration) is running and that "
-    "the API server can reach it, then reload. Without that connection, deliveries are in the file "
-    f"{LOCAL_FILE} in AIRFLOW_HOME."
+    "It did not respond within {:g} seconds. Check that the database of the connection deliveries_conn_id "
+    "([outbound_transfer] in Airflow's configuration) is running and that the API server can reach it, then reload. "
+    f"Without that connection, deliveries are in the file {LOCAL_FILE} in AIRFLOW_HOME."
 )
 _ERROR_TEXT: Final = (
-    "The read failed with {}; the API server's log has the details. Check that the connection ledger_conn_id "
-    "([outbound_transfer] in Airflow's configuration) is the warehouse, and that the API server may use it. Without "
+    "The read failed with {}; the API server's log has the details. Check that the connection deliveries_conn_id "
+    "([outbound_transfer] in Airflow's configuration) is right, and that the API server may use it. Without "
     f"that connection, deliveries are in the file {LOCAL_FILE} in AIRFLOW_HOME, which the API server must be able to "
     "write."
 )

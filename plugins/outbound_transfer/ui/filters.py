@@ -10,9 +10,8 @@ from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
+from outbound_transfer.protocol.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
 from outbound_transfer.protocol.wording import clean
-from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 
 #: Lengths of the time window, in days.
 WINDOWS: Final = (7, 30, 90, 365)
@@ -20,11 +19,9 @@ DEFAULT_DAYS: Final = 30
 
 IN_FLIGHT: Final = "in-flight"
 WITH_ERROR: Final = "error"
-DELETED: Final = "deleted"
 
-#: Terminal statuses of the ledger: those of the service, of a discarded draft, of a deleted transfer, and of a
-#: task without a draft.
-LEDGER_TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DISCARDED, REHEARSED, DELETED, FAILED)
+#: Statuses that the service does not change any more, and those of deliveries without a draft.
+FINISHED_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DELETED, REHEARSED, FAILED, NO_DRAFT)
 
 #: Labels of the status filter.
 CHOICES: Final = {
@@ -39,7 +36,7 @@ CHOICES: Final = {
     COMPLETE: "Complete",
     EXPIRED: "Expired",
     CANCELED: "Canceled",
-    DISCARDED: "Discarded",
+    NO_DRAFT: "No draft",
     REHEARSED: "Rehearsed",
     DELETED: "Deleted",
 }
@@ -48,18 +45,18 @@ CHOICES: Final = {
 REFRESH_SECONDS: Final = 60
 
 _MAX_SEARCH_LENGTH: Final = 200
-_POSITION: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)~(.{1,400})", re.DOTALL | re.ASCII)
+_POSITION: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?)Z~([0-9a-f]{64})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the list of deliveries: ``created_at`` and ``transfer_id`` of the row before it."""
+    """A position in the list of deliveries: ``created_at`` and ``delivery`` of the row before it."""
 
-    created_at: str
-    transfer_id: str
+    created_at: datetime
+    delivery: str
 
     def __str__(self) -> str:
-        return f"{self.created_at}~{self.transfer_id}"
+        return f"{self.created_at.replace(tzinfo=None).isoformat()}Z~{self.delivery}"
 
 
 @dataclass(frozen=True)
@@ -106,14 +103,12 @@ def parse_filter(params: Mapping[str, str]) -> Filter:
 
 
 def _parse_position(text: str) -> Position | None:
-    match = _POSITION.fullmatch(text)
-    if match is None or "\0" in text:
+    if (match := _POSITION.fullmatch(text)) is None:
         return None
     try:
-        datetime.fromisoformat(match[1][:-1])
+        return Position(datetime.fromisoformat(match[1]).replace(tzinfo=UTC), match[2])
     except ValueError:
         return None
-    return Position(match[1], match[2])
 
 
 def window_start(days: int, now: datetime) -> datetime:

@@ -8,14 +8,16 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
+import msgspec
+
+from outbound_transfer.delivery.row import Memory
 from outbound_transfer.protocol.health import is_behind
 from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
-from outbound_transfer.protocol.outcomes import IN_DOUBT, REHEARSED
+from outbound_transfer.protocol.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
 from outbound_transfer.protocol.web_links import transfer_url
 from outbound_transfer.protocol.wording import DASH, clean, format_bytes, format_duration
-from outbound_transfer.ui.filters import DELETED, LEDGER_TERMINAL_STATUSES
-from outbound_transfer.ui.queries import Recipients, Row
-from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
+from outbound_transfer.ui.filters import FINISHED_STATUSES
+from outbound_transfer.ui.queries import Row
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: Outcomes, each with its label and statuses. Any other status is in flight.
@@ -24,12 +26,10 @@ OUTCOMES: Final = {
     "in-flight": ("In flight", ()),
     "in-doubt": ("In doubt", (IN_DOUBT,)),
     "expired": ("Expired", (EXPIRED,)),
-    "canceled": ("Canceled or deleted", (CANCELED, DISCARDED, REHEARSED, DELETED)),
+    "canceled": ("Canceled, deleted or not made", (CANCELED, NO_DRAFT, REHEARSED, DELETED)),
     "draft": ("Not sent", (DRAFT,)),
     "failed": ("Failed", (FAILED,)),
 }
-
-_TIMES: Final = ("created_at", "sent_at", "expires_at", "finished_at")
 
 #: What a template shows of one thing, by the names that it uses. Times are datetimes in UTC, or None.
 Shown: TypeAlias = dict[str, Any]
@@ -44,23 +44,24 @@ def show_delivery(
     row: Row,
     now: datetime,
     web_urls: Mapping[str, str],
-    recipients: Recipients | None = None,
+    *,
+    shows_recipients: bool,
     max_subject_length: int = 200,
 ) -> Shown:
     """Return a delivery. Its ``transfer_id`` is "" if there is no draft; ``recipients`` is empty if only their number
     is known.
 
     :param web_urls: URL of the web application by connection id.
-    :param recipients: recipients of any deliveries; those of this one are shown.
     """
-    has_draft, map_index, status = row["status"] != FAILED, to_int(row["map_index"]), clean(row["status"], 40)
+    map_index, status = to_int(row["map_index"]), clean(row["status"], 40)
     dag_id, run_id, task_id = (quote(str(row[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
     run_path = f"dags/{dag_id}/runs/{run_id}"
-    times = {name: parse_timestamp(row[name]) for name in _TIMES}
-    since = times["sent_at"] or times["created_at"]
-    left = None if status in (DRAFT, *LEDGER_TERMINAL_STATUSES) else _seconds_between(now, times["expires_at"])
-    return times | {
-        "transfer_id": clean(row["transfer_id"]) if has_draft else "",
+    files = files_of(row["memory"])
+    since = row["sent_at"] or row["created_at"]
+    left = None if status in (DRAFT, *FINISHED_STATUSES) else _seconds_between(now, row["expires_at"])
+    return {
+        **{name: row[name] for name in ("created_at", "sent_at", "expires_at")},
+        "transfer_id": clean(row["transfer_id"]),
         "conn_id": clean(row["conn_id"]),
         "dag_id": clean(row["dag_id"], 250),
         "task_id": clean(row["task_id"], 250),
@@ -71,45 +72,23 @@ def show_delivery(
         "status": status,
         "outcome": outcome_for(status),
         "error": clean(row["error"] or "", 500),
-        "files": show_files(row["files"]),
-        "size": format_bytes(to_int(row["size_bytes"])),
+        "files": files,
+        "size": format_bytes(sum(each["bytes"] for each in files)),
         "recipient_count": to_int(row["recipient_count"]),
         "picked_up_count": to_int(row["picked_up_count"]),
-        "recipients": show_recipients(row, recipients) if recipients else [],
+        "recipients": [_show_recipient(each) for each in parse_list(row["recipients"])] if shows_recipients else [],
         "since": since,
         "age": format_duration((now - since).total_seconds()) if since else DASH,
         "time_left": DASH if left is None else format_duration(left) if left > 0 else "past",
         "is_urgent": left is not None and left < 86_400,
         "run_path": run_path,
         "task_path": f"{run_path}/tasks/{task_id}" + (f"/mapped/{map_index}" if map_index >= 0 else ""),
-        "web_url": (has_draft and transfer_url(web_urls.get(str(row["conn_id"]), ""), row["transfer_id"])) or None,
+        "web_url": transfer_url(web_urls.get(str(row["conn_id"]), ""), row["transfer_id"]) or None,
     }
 
 
 def _seconds_between(earlier: datetime, later: datetime | None) -> float | None:
     return (later - earlier).total_seconds() if later else None
-
-
-def show_recipients(delivery: Row, recipients: Recipients) -> list[Shown]:
-    """Return a delivery's recipients: those of the ledger, with the newer pickups of the listing; or those of the
-    listing.
-    """
-    listed = [_show_recipient(row) for row in recipients.listed if _is_of(delivery, row)]
-    recorded = [
-        _show_recipient(each)
-        for row in recipients.recorded
-        if _is_of(delivery, row)
-        for each in parse_list(row["recipients"])
-    ]
-    pickups = {(at, each["email"]): each["picked_up_at"] for at, each in enumerate(listed)}
-    return [
-        each | {"picked_up_at": each["picked_up_at"] or pickups.get((at, each["email"]))}
-        for at, each in enumerate(recorded or listed)
-    ]
-
-
-def _is_of(delivery: Row, row: Row) -> bool:
-    return all(row[name] == delivery[name] for name in ("account", "transfer_id"))
 
 
 def _show_recipient(row: Row) -> Shown:
@@ -129,15 +108,15 @@ def to_int(value: Any) -> int:
         return 0
 
 
-def show_files(value: Any) -> list[Shown]:
-    """Return the files of the column ``files``."""
+def files_of(memory: str) -> list[Shown]:
+    """Return the files that a delivery's memory has; none if another version of this package has written it."""
+    try:
+        held = msgspec.json.decode(memory, type=Memory).held
+    except msgspec.MsgspecError:
+        return []
     return [
-        {
-            "name": clean(each.get("name", "")),
-            "size": format_bytes(to_int(each.get("size"))),
-            "sha256": clean(each.get("sha256") or "", 64),
-        }
-        for each in parse_list(value)
+        {"name": clean(name), "size": format_bytes(each.size), "sha256": each.sha256, "bytes": each.size}
+        for name, each in sorted(held.items())
     ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import sqlalchemy as sa
 
+from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.protocol.models import Transfer, TransferPage
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.types import Text
@@ -95,7 +96,8 @@ def find_pages(settings: Settings) -> SharedPages:
     try:
         if not (conn_id := deliveries_conn_id()):
             return SharedPages()
-        database = Database(sql_hook(find_connection(conn_id)), "deliveries", timeout=MAX_SECONDS)
+        hook = sql_hook(with_parsed_extra(find_connection(conn_id)))  # for another thread
+        database = Database(hook, "deliveries", timeout=MAX_SECONDS)
         return SharedPages(database, **table_naming(), key=f"{settings.account} {settings.key_digest}")
     except Exception as error:
         log.warning("Polls read alone, as no page can be shared: %s: %s", type(error).__name__, error)

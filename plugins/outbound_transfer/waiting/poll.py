@@ -87,8 +87,9 @@ class Poll:
         # Without the context of the first wait, whose log would get what concerns all.
         self._task = contextvars.Context().run(asyncio.get_running_loop().create_task, self._run())
 
-    async def account(self) -> str:
-        """Return the account's name, once a poll has read the connection."""
+    @property
+    def account(self) -> str:
+        """The account's name, once a poll has read the connection."""
         return self._settings.account if self._settings else ""
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The section of Airflow's configuration that says where the ledger and the memory of deliveries are."""
+"""The section of Airflow's configuration that says where the table of deliveries is."""
 
 from __future__ import annotations
 
@@ -26,21 +26,13 @@ def get_option(name: str, default: str = "") -> str:
     return str(conf.get(_SECTION, name, fallback=default))
 
 
-def get_switch(name: str) -> bool:
-    """Return an option of the section that is on unless the configuration says otherwise.
-
-    :raises AirflowConfigException: its value is neither true nor false.
-    """
-    return bool(conf.getboolean(_SECTION, name, fallback=True))
-
-
 def recipient_mode() -> str:
     """Return the mode of :func:`recipient_naming`, for which no key is needed."""
     return get_option("recipients", "names").strip().lower()
 
 
 def recipient_naming() -> RecipientNaming:
-    """Return how recipients are stored in ledger and warehouse: an unknown mode, or no key, stores none."""
+    """Return how recipients are stored: an unknown mode, or no key, stores none."""
     try:
         key = get_option("pseudonym_key")
     except Exception as error:  # of a command, or of any secrets backend
@@ -50,12 +42,12 @@ def recipient_naming() -> RecipientNaming:
 
 
 def table_naming() -> TableNaming:
-    """Return how the tables of the ledger, of memory and of triggerers are named."""
+    """Return how the tables of deliveries, and of what triggerers share, are named."""
     return TableNaming(
-        prefix=get_option("ledger_table_prefix", DEFAULT_PREFIX), schema=get_option("ledger_schema") or None
+        prefix=get_option("deliveries_table_prefix", DEFAULT_PREFIX), schema=get_option("deliveries_schema") or None
     )
 
 
 def deliveries_conn_id() -> str:
     """Return the connection of the tables that tasks and triggerers share; "" if none is configured."""
-    return get_option("deliveries_conn_id") or get_option("ledger_conn_id")
+    return get_option("deliveries_conn_id")

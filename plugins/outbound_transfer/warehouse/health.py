@@ -1,4 +1,4 @@
-"""What databases say of the set-up: the versions of tables, what is in doubt, where a feed stands."""
+"""What databases say of the set-up: the versions of tables, and where a feed stands."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from outbound_transfer.airflow_compat.names import redact
+from outbound_transfer.protocol.errors import OutboundTransferError
 from outbound_transfer.protocol.health import Finding, Health, judge_feed
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.deliveries import DeliveryTables
 from outbound_transfer.warehouse.destination import FeedMaintenance
-from outbound_transfer.warehouse.errors import UnknownFeed, WarehouseError
+from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.schema import TableGroup, read_versions
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 
@@ -26,16 +26,6 @@ def check_tables(check: str, target: str, warehouse: Warehouse, groups: Iterable
     versions = read_versions(warehouse, groups).items()
     shown = ", ".join(f"{name} {version or 'not made yet'}" for name, version in versions)
     return Finding(check, Health.OK, f"{target} responds. Versions of tables: {shown}.")
-
-
-def check_in_doubt(warehouse: Warehouse, conn_id: str) -> Finding:
-    """Return how many deliveries of a connection stay in doubt."""
-    is_there = warehouse.begin_inspection()
-    count = DeliveryTables(warehouse).count_in_doubt(conn_id) if is_there else 0
-    if not count:
-        return Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
-    to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
-    return Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
 
 
 def check_feed(feed: FeedMaintenance, now: datetime) -> Finding:
@@ -61,7 +51,7 @@ def describe_failure(check: str, target: str, error: BaseException) -> Finding:
     of_target = f"{target}: " if target else ""
     if isinstance(error, UnknownFeed | SystemExit):
         return Finding(check, Health.UNKNOWN, line, "Run an ingestion, or correct the options.")
-    if isinstance(error, WarehouseError):
+    if isinstance(error, OutboundTransferError):
         return Finding(check, Health.BROKEN, f"{of_target}{line}", "Do what the error says.")
     to_do = "See that it is up, that this machine reaches it, and that its connection is right."
     return Finding(check, Health.BROKEN, f"{of_target}{type(error).__name__}: {line}".rstrip(": "), to_do)

@@ -1,9 +1,9 @@
 """The database without configuration: a SQLite file, where all of Airflow runs on one machine.
 
-It has the ledger and, where no connection is named for it, the memory of deliveries. Airflow's own database tells: if
-it is the SQLite file in AIRFLOW_HOME, every component opens that file, and so can open another one beside it. With any
-other database, or an executor other than Airflow's default, components may run on several machines; each would then
-have a file of its own.
+It has the table of deliveries where no connection is named for it. Airflow's own database tells: if it is the SQLite
+file in AIRFLOW_HOME, every component opens that file, and so can open another one beside it. With any other database,
+or an executor other than Airflow's default, components may run on several machines; each would then have a file of its
+own.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ DEFAULT_PREFIX: Final = "outbound_transfer_"
 MAX_NAME_LENGTH: Final = 1_000
 
 #: Bytes that a prefix leaves for the name of a table.
-MAX_TABLE_LENGTH: Final = len("delivery_recipients")
+MAX_TABLE_LENGTH: Final = len("rejected_lines")
 
 
 def check_prefix(prefix: Any, max_length: int = MAX_NAME_LENGTH) -> None:

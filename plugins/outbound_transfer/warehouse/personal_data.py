@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -14,14 +13,11 @@ from typing import Any, Final
 from sqlalchemy import Table
 
 from outbound_transfer.protocol.event_content import erase_event, event_of
-from outbound_transfer.protocol.outcomes import REHEARSED, TERMINAL_STATUSES
-from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erase_list, erased_line
+from outbound_transfer.protocol.outcomes import DELETED, TERMINAL_STATUSES
+from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erased_line
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
-from outbound_transfer.warehouse.deliveries import DISCARDED, FAILED
 from outbound_transfer.warehouse.tables import (
     BYTES,
-    DELIVERIES,
-    DELIVERY_RECIPIENTS,
     EVENTS,
     FEED_POLLS,
     JSON,
@@ -31,7 +27,6 @@ from outbound_transfer.warehouse.tables import (
     TRANSFERS,
 )
 from outbound_transfer.warehouse.timestamps import format_timestamp
-from outbound_transfer.warehouse.transfers import DELETED
 
 #: Columns with personal data by table. What triggerers share is no row of a person: an erasure removes all of it.
 _PERSONAL: Final = {
@@ -42,22 +37,12 @@ _PERSONAL: Final = {
 LAKE_ROWS: Final = "events"
 
 #: Statuses of what nobody can pick up any more, as a list in SQL.
-_FINISHED: Final = ", ".join(f"'{each}'" for each in (*TERMINAL_STATUSES, DELETED, DISCARDED, FAILED, REHEARSED))
+_FINISHED: Final = ", ".join(f"'{each}'" for each in (*TERMINAL_STATUSES, DELETED))
 
 #: Polls that have moved the cursor stay, for `feed verify` and the check of a new cursor; and the last, for its answer.
 _OLD_POLLS: Final = (
     "[account] = ? AND [polled_at] < ? AND [polled_at] < ? AND [action] = 'poll'"
     " AND ([cursor_to] IS NULL OR [cursor_to] = [cursor_from])"
-)
-
-#: Which rows of other tables are old.
-_OLD: Final = (
-    (DELIVERIES, f"[updated_at] < ? AND [status] IN ({_FINISHED})"),
-    (
-        DELIVERY_RECIPIENTS,
-        "[updated_at] < ? AND NOT EXISTS (SELECT 1 FROM {deliveries} WHERE {deliveries}.[account] ="
-        " {delivery_recipients}.[account] AND {deliveries}.[transfer_id] = {delivery_recipients}.[transfer_id])",
-    ),
 )
 
 #: The listing may have an old transfer again, so its recipients' rows stay.
@@ -89,7 +74,7 @@ class PersonalData(ABC):
 
 
 class SqlPersonalData(PersonalData):
-    """The rows about persons in the tables of a warehouse or a ledger, of all accounts."""
+    """The rows about persons in the tables of a warehouse, of all accounts."""
 
     def __init__(self, warehouse: Warehouse, location: str) -> None:
         self._warehouse, self.location = warehouse, location
@@ -145,8 +130,8 @@ class SqlPersonalData(PersonalData):
         return bool(erased)
 
     def delete_before(self, time: datetime, *, dry_run: bool) -> dict[str, int]:
-        """Delete events, rejected lines, polls without lines, and finished deliveries that were stored
-        before a time; erase the recipients of finished transfers that were sent before it.
+        """Delete events, rejected lines, and polls without lines that were stored before a time; erase the recipients
+        of finished transfers that were sent before it.
 
         Each feed's newest page stays, for the cursor.
 
@@ -175,7 +160,6 @@ class SqlPersonalData(PersonalData):
             for account, newest in fetch_all(self._warehouse.run(tx, query)):
                 for table in (EVENTS, REJECTED_LINES):
                     yield table, "[account] = ? AND [loaded_at] < ? AND [cursor_from] < ?", account, old, newest
-        yield from ((table, condition, old) for table, condition in _OLD if table in existing)
 
     def _change(self, tx: Any, statement: str, *parameters: Any) -> int:
         self._warehouse.run(tx, statement, parameters)
@@ -195,8 +179,6 @@ def _candidates(table: Table, search: AddressSearch) -> tuple[str, list[str]]:
 
 def _erased(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict[str, Any]:
     """Return the values of a row that change when an address is erased; none if the row does not have it."""
-    if table in (DELIVERIES, DELIVERY_RECIPIENTS):
-        return _erased_values(table, row, search)
     found = [name for name in _PERSONAL[table] if search.matches(row[name])]
     if not found:
         return {}
@@ -208,14 +190,3 @@ def _erased(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict
     if table is RECIPIENTS:
         return {"email": ERASED, "name": ERASED}
     return dict.fromkeys(found, ERASED)
-
-
-def _erased_values(table: Table, row: Mapping[str, Any], search: AddressSearch) -> dict[str, Any]:
-    """Return the values of a row of the ledger that change: each file and each recipient by itself."""
-    erased: dict[str, Any] = {}
-    for name in _PERSONAL[table]:
-        if table.columns[name].type is not JSON:
-            erased |= {name: ERASED} if search.matches(row[name]) else {}
-        elif (items := json.loads(row[name] or "null")) and (new := erase_list(search, items)) != items:
-            erased[name] = json.dumps(new, ensure_ascii=False)
-    return erased

@@ -14,8 +14,6 @@ from outbound_transfer.warehouse.errors import SchemaTooNew
 from outbound_transfer.warehouse.probe import probe
 from outbound_transfer.warehouse.tables import (
     ACCOUNTS,
-    DELIVERIES,
-    DELIVERY_RECIPIENTS,
     EVENTS,
     FEED_CURSOR,
     FEED_POLLS,
@@ -40,9 +38,8 @@ class TableGroup:
 ACCOUNTS_GROUP: Final = TableGroup("accounts", 1, (ACCOUNTS,))
 FEED: Final = TableGroup("feed", 1, (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS))
 LISTING: Final = TableGroup("transfers", 1, (TRANSFERS, RECIPIENTS, TRANSFER_SYNC))
-LEDGER: Final = TableGroup("deliveries", 1, (DELIVERIES, DELIVERY_RECIPIENTS))
 
-GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING, LEDGER)
+GROUPS: Final = (ACCOUNTS_GROUP, FEED, LISTING)
 
 
 def ensure_schema(warehouse: Warehouse, group: TableGroup, now: datetime) -> None:

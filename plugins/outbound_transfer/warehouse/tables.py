@@ -221,75 +221,13 @@ ACCOUNTS: Final = Table(
     comment="The account that each name stands for. A connection that leads to another one is refused.",
 )
 
-DELIVERIES: Final = Table(
-    "deliveries",
-    _METADATA,
-    _account(),
-    _transfer_id(),
-    _column("conn_id", TEXT, "the Airflow connection"),
-    _column("dag_id", TEXT, "the task that created the draft, or the first that delivered it and could be recorded"),
-    _column("task_id", TEXT, "its task id"),
-    _column("run_id", TEXT, "its run"),
-    _column("map_index", INTEGER, "its map index; -1 if the task is not mapped"),
-    _column("try_number", INTEGER, "its try number"),
-    _column("subject", TEXT, "as sent", personal=True),
-    _column(
-        "status",
-        TEXT,
-        "the last status that the delivery's own tasks saw, or `discarded`; `rehearsed`: discarded instead of sent; "
-        "`in doubt`: its send has begun, and nobody has seen what became of that. "
-        "`transfers` may be newer. `failed`: the task's last try failed before it had a draft; `account` is then `-`, "
-        "and `transfer_id` stands for the task instance",
-    ),
-    _column(
-        "error", TEXT, "what ended the last attempt, on one line and without addresses; NULL if nothing did", null=True
-    ),
-    _column(
-        "files",
-        JSON,
-        "attached files: `name`, `size` in bytes and `sha256` (hexadecimal or null) of each. JSON null if no task "
-        "knows what was sent",
-        personal=True,
-    ),
-    _column("size_bytes", INTEGER, "the sum of their sizes"),
-    _column("recipient_count", INTEGER, "number of recipients"),
-    _column("picked_up_count", INTEGER, "recipients who had picked up by then"),
-    _column("created_at", TIME, "when the draft was created"),
-    _column("sent_at", TIME, "when it was sent", null=True),
-    _column("expires_at", TIME, "when pickup ends", null=True),
-    _column("finished_at", TIME, "when a terminal status was first seen", null=True),
-    _column("updated_at", TIME, "when this row was last written"),
-    # MySQL indexes the start of a long text only.
-    Index("deliveries_1", "created_at", "dag_id", mysql_length={"dag_id": MAX_ACCOUNT_LENGTH}),
-    Index("deliveries_2", "run_id", mysql_length={"run_id": MAX_ACCOUNT_LENGTH}),
-    comment="The delivery ledger: one row for each draft, as the tasks that delivered it reported it, and one for each "
-    "task instance that failed before it had a draft.",
-)
-
-DELIVERY_RECIPIENTS: Final = Table(
-    "delivery_recipients",
-    _METADATA,
-    _account(),
-    _transfer_id(),
-    _column(
-        "recipients",
-        JSON,
-        "`email`, `name` and `picked_up_at` (UTC; null until the recipient has picked up) of each, in the transfer's "
-        "order",
-        personal=True,
-    ),
-    _column("updated_at", TIME, "when this row was last written"),
-    comment="The recipients of sent transfers, as the tasks and triggers that delivered them or waited for them saw "
-    "them. Not written where `recipients` is `none`.",
-)
-
 SCHEMA_VERSION: Final = Table(
     "schema_version",
     _METADATA,
     _column(
         "component",
         _key_text(32),
-        "`accounts`, `feed`, `transfers`, `deliveries` or `recipients`",
+        "`accounts`, `feed` or `transfers`",
         key=True,
     ),
     _column("version", INTEGER, "the version"),

@@ -10,16 +10,13 @@ import msgspec
 
 from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.protocol.models import Transfer
-from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
+from outbound_transfer.protocol.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
 from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LISTING, ensure_schema
 from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp
-
-#: Status of a transfer that the service no longer has.
-DELETED: Final = "deleted"
 
 #: How far the service's clock may be ahead; a later ``sent_at`` is ignored.
 MAX_CLOCK_SKEW: Final = timedelta(days=1)

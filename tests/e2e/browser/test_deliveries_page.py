@@ -73,13 +73,16 @@ def fill(table: DeliveriesTable, run_id: str) -> None:
     long_ago = now - timedelta(days=28)
     markup = "<img src=x onerror=alert(2)>"
     table.add("hostile", subject=HOSTILE, error=markup, conn_id="no", created_at=long_ago, **of_run)
-    table.add("mapped-0", task_id="deliver_each", map_index=0, subject="Mapped, first", **of_run)
+    people = [
+        {"email": "ann@example.com", "name": "Ann", "picked_up_at": now.isoformat()},
+        {"email": "bob@example.com", "name": "Bob", "picked_up_at": None},
+    ]
+    first = {"task_id": "deliver_each", "map_index": 0, "subject": "Mapped, first"}
+    table.add("mapped-0", recipients=json.dumps(people), **first, **of_run)
     table.add("mapped-1", task_id="deliver_each", map_index=1, subject="Mapped, second", **of_run)
     table.add("hidden", dag_id="not_of_this_airflow", subject="Nobody may see this")
     alone = {"task_id": "deliver_alone", "subject": "Quarterly report, third edition", "conn_id": CONN_ID}
     table.add("alone", created_at=now - timedelta(hours=2), **alone, **of_run)
-    table.list_recipient("mapped-0", 1, "ann@example.com", "Ann", now)
-    table.list_recipient("mapped-0", 2, "bob@example.com", "Bob")
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from outbound_transfer.ui.view_models import files_of
+
 from .cluster import Cluster
 from .native import Container
 
@@ -211,8 +213,9 @@ class ClusterScenario:
             yield f"waits for pickup: {dict(states)}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """The deliveries of the ledger in the warehouse."""
-        return self.cluster.warehouse.execute("SELECT * FROM outbound_transfer_deliveries").fetchall()
+        """The rows of the table of deliveries, which is in the warehouse."""
+        query = "SELECT * FROM outbound_transfer_deliveries WHERE dag_id <> ''"
+        return self.cluster.warehouse.execute(query).fetchall()
 
     def _wrong_rows(self) -> Iterator[str]:
         rows = {row["transfer_id"]: row for row in self.rows()}
@@ -220,12 +223,11 @@ class ClusterScenario:
         for transfer_id in self.sandbox.sent():
             row = rows.pop(transfer_id, None)
             if row is None or (row["status"], row["picked_up_count"]) != ("complete", row["recipient_count"]):
-                yield f"the ledger says of {transfer_id}: {row}"
-            # A worker that is lost takes the digest of a file with it that it was just sending.
-            elif any(file["sha256"] not in (None, digests[row["subject"]][file["name"]]) for file in row["files"]):
-                yield f"the ledger has other digests of {transfer_id}: {row['files']}"
+                yield f"the table says of {transfer_id}: {row}"
+            elif {each["name"]: each["sha256"] for each in files_of(row["memory"])} != digests[row["subject"]]:
+                yield f"the table has other digests of {transfer_id}: {row['memory']}"
         if rows:
-            yield f"the ledger has {list(rows)}, which were not sent"
+            yield f"the table has {list(rows)}, which were not sent"
 
     def _wrong_losses(self) -> Iterator[str]:
         """A loss that cost nothing proves nothing."""

@@ -100,8 +100,8 @@ def test_a_restored_warehouse_remembers_what_was_sent_under_a_key(
     sent = deliver("first")
     make_backup(backup, postgres)
     with closing(postgres.connect(autocommit=True)) as connection:
-        connection.execute("DELETE FROM outbound_transfer_delivery_rows")
-        connection.execute("CREATE VIEW analysis AS SELECT * FROM outbound_transfer_delivery_rows")
+        connection.execute("DELETE FROM outbound_transfer_deliveries")
+        connection.execute("CREATE VIEW analysis AS SELECT * FROM outbound_transfer_deliveries")
         connection.execute("CREATE TABLE of_a_later_version (a int)")
 
     restore(backup, postgres)

@@ -73,11 +73,11 @@ def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Ho
         yield Hook("postgresql", database.connect), {"type": "postgres", "schema": "analytics", **login}, "public"
 
 
-def fill(hook: Hook, count: int = 200, *, ledger: bool = True) -> None:
+def fill(hook: Hook, count: int = 200) -> None:
     """Tables with so many deliveries and three feeds: one that goes well, one that fails now, one without any page."""
     now = datetime.now(UTC)
     warehouse = Warehouse(hook)
-    sample_rows.fill(warehouse, count, now, ledger=ledger)
+    sample_rows.fill_listing(warehouse, count, now)
 
     def feed(account: str, ago: float) -> EventStore:
         store = EventStore(warehouse, account, clock=lambda: now - timedelta(seconds=ago))
@@ -206,7 +206,7 @@ def test_a_lake_has_events_and_rejected_lines_in_one_table(tmp_path: Path) -> No
     hook = duckdb_hook(file)
     fill(hook)
     run_all(hook, f"{LAKE};\nINSERT INTO lake.events SELECT * FROM lake.events;\n{lakes_only()}")
-    switches = {"outbound_transfer_lake": True, "using_transfers": False, "using_deliveries": False}
+    switches = {"outbound_transfer_lake": True, "using_transfers": False}
     switches |= {"outbound_transfer_events_warn_after": 0}
     names = {"outbound_transfer_schema": "lake", "outbound_transfer_table_prefix": ""}
     project = Project(tmp_path, {"type": "duckdb", "path": str(file), "schema": "analytics"}, switches | names)

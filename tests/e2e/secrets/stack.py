@@ -75,7 +75,7 @@ class SecretsStack(ManySandboxesStack):
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
                 {"type": "file", "log_file_path": str(self.folder / "airflow" / LINEAGE), "append": True}
             ),
-            "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID": "warehouse",
+            "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": "warehouse",
             "AIRFLOW_VAR_CANARY_ANSWER": ANSWER.value,
             "AIRFLOW_VAR_CANARY_RECIPIENTS": json.dumps([ann, {"email": "bob@example.com", "phone": PHONE.value}]),
             "AIRFLOW_VAR_CANARY_MALFORMED": json.dumps([ann | {"phone": MALFORMED_PHONE.value}]),

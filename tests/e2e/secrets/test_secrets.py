@@ -114,7 +114,6 @@ def assert_searched(stack: SecretsStack, waiting: list[Haystack], places: list[H
     (transfer_id,) = {row["transfer_id"] for row in stack.sandboxes[1].ledger()}
     for name in (
         "postgres public.xcom",
-        "postgres public.task_state_store",
         "postgres public.rendered_task_instance_fields",
     ):
         assert content[name], f"{name} is empty"

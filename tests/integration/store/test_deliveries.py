@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -20,11 +21,13 @@ from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory, Row
 from outbound_transfer.files.attached import Held
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase
-from outbound_transfer.store.rows import Stored
+from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase, UnusableDatabase
+from outbound_transfer.store.rows import Shown, Stored
 from support.warehouses import DRIVERS, Hook
 
 ROW = Stored(False, "account", "tr_1", "sending", "twin", "2026-11-28", "{}")
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
 
 TASK = ("dag", "run", "task", -1)
 
@@ -108,7 +111,7 @@ def test_a_run_that_is_made_again_begins_anew_and_keeps_the_old_row(deliveries: 
 @contextmanager
 def failing(deliveries: Deliveries, times: int, *, after: bool) -> Iterator[None]:
     """Let transactions fail, before they begin or once they are committed."""
-    database: Any = vars(deliveries)["_database"]
+    database: Any = deliveries.database
     begin, left = database.begin, [times]
 
     @contextmanager
@@ -200,3 +203,65 @@ def test_a_look_creates_nothing(tmp_path: Path) -> None:
 def test_duckdb_stores_no_deliveries(store_hook_of: Callable[[str], Hook]) -> None:
     with pytest.raises(UnsupportedDatabase, match=r"No deliveries are stored in duckdb.*PostgreSQL, MySQL"):
         Deliveries(store_hook_of("duckdb"), prefix="t_")
+
+
+def test_a_table_of_this_name_with_other_columns_is_refused_in_words(hook: Hook) -> None:
+    hook.run("CREATE TABLE u_deliveries (delivery varchar(64), version integer)")
+    try:
+        with pytest.raises(
+            UnusableDatabase, match=r"The table u_deliveries of the database is another one: it has no "
+        ):
+            Deliveries(hook, prefix="u_").read("k")
+    finally:
+        hook.run("DROP TABLE u_deliveries")
+
+
+def test_what_is_shown_of_a_transfer_never_goes_back_and_pickups_stay(deliveries: Deliveries) -> None:
+    def shown(status: str, picked_up_at: str | None = None, email: str = "ann@example.com") -> Shown:
+        people = [{"email": email, "name": "Ann", "picked_up_at": picked_up_at}]
+        return Shown(status, "Report", 1, int(bool(picked_up_at)), NOW, None, people)
+
+    def found() -> tuple[str, str, str]:
+        with deliveries.database.begin() as tx:
+            row = tx.execute(sa.select(deliveries.table)).one()
+        return row.status, row.error, json.loads(row.recipients)[0]["picked_up_at"]
+
+    deliveries.put("k", 0, ROW)
+    deliveries.show("account", "conn", {"tr_1": shown("partial", "2026-11-28T00:00:00Z")})
+    deliveries.show_error("k", "it failed")
+    deliveries.show("account", "conn", {"tr_1": shown("pending")})
+    assert found() == ("partial", "it failed", "2026-11-28T00:00:00Z")
+    deliveries.show("account", "conn", {"tr_1": shown("expired"), "tr_2": shown("complete")})
+    assert found() == ("expired", "", "2026-11-28T00:00:00Z")
+    deliveries.show("another account", "conn", {"tr_1": None})
+    assert found()[0] == "expired"
+    deliveries.show("account", "conn", {"tr_1": None})
+    assert found()[0] == "expired", "what was removed since had ended"
+
+    deliveries.put("k", 1, ROW._replace(memory="{} "))
+    assert found()[0] == "expired"
+    deliveries.put("k", 2, ROW._replace(transfer_id="tr_9"))
+    with deliveries.database.begin() as tx:
+        row = tx.execute(sa.select(deliveries.table)).one()
+    assert (row.status, row.recipients, row.sent_at, row.picked_up_count) == ("", "[]", None, 0)
+    deliveries.show("account", "conn", {"tr_9": shown("pending")})
+    deliveries.show("account", "conn", {"tr_9": None})
+    deliveries.show("account", "conn", {"tr_9": shown("pending")})
+    assert found()[0] == "deleted"
+
+
+def test_two_that_show_a_transfer_at_once_leave_the_later_status(deliveries: Deliveries) -> None:
+    deliveries.put("k", 0, ROW)
+    statuses = ["pending", "partial", "complete"] * 8
+    threads = [
+        threading.Thread(
+            target=deliveries.show, args=("account", "conn", {"tr_1": Shown(each, "", 1, 0, None, None, [])})
+        )
+        for each in statuses
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with deliveries.database.begin() as tx:
+        assert tx.execute(sa.select(deliveries.table.c.status)).scalar() == "complete"

@@ -2,7 +2,7 @@
 
 A case is: secrets, the one that the peer quotes, the place of its answer where it does, and who asks.
 The peer is a server on a real socket. Then everything that the asker has left behind is judged: what it raised with all
-that is behind it, each log at DEBUG, the task's state and XComs, the rendered fields, the trigger and the ledger.
+that is behind it, each log at DEBUG, the task's state and XComs, the rendered fields, the trigger and the deliveries.
 Airflow masks what the HTTP library logs and nothing else, as in the output of a worker.
 
     --seconds N   how long (60)      --seed S   where to begin (0)
@@ -145,8 +145,8 @@ class Fuzz:
         environment = {
             "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(peer),
             "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "sqlite", "host": str(self.folder / "warehouse.db")}),
-            "AIRFLOW_CONN_LEDGER": json.dumps({"conn_type": "sqlite", "host": str(self.folder / "ledger.db")}),
-            "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID": "ledger",
+            "AIRFLOW_CONN_DELIVERIES": json.dumps({"conn_type": "sqlite", "host": str(self.folder / "deliveries.db")}),
+            "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": "deliveries",
         }
         with (
             mock.patch.dict(os.environ, environment),
@@ -210,7 +210,7 @@ def ask_deliver(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
     left.add("state", *map(str, task.store.table.rows.values()))
     left.add("xcom", *task.xcoms.values())
     with suppress(OSError):
-        left.database(fuzz.folder / "ledger.db")
+        left.database(fuzz.folder / "deliveries.db")
 
 
 def ask_events(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:

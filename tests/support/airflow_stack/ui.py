@@ -17,15 +17,15 @@ from support.airflow_stack.stack import Airflow, Stack, _airflow, addresses, fre
 
 DAGS = Path(__file__).with_name("ui_dags")
 PASSWORD = "correct horse"
-LEDGER = "ledger"
+DELIVERIES = "deliveries"
 
 
 class UiStack(Stack):
-    """API servers that ask for a sign-in, a DAG folder read once, and a ledger; nothing that would run a task."""
+    """API servers that ask for a sign-in, a DAG folder read once, and deliveries; nothing that would run a task."""
 
-    def __init__(self, folder: Path, processes: Processes, reporter: Reporter, ledger: str) -> None:
+    def __init__(self, folder: Path, processes: Processes, reporter: Reporter, deliveries: str) -> None:
         super().__init__(folder, processes, reporter)
-        self._ledger = ledger
+        self._deliveries = deliveries
 
     def start(self, *paths: str) -> None:
         """Start; one API server for each path."""
@@ -70,21 +70,21 @@ class UiStack(Stack):
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ann:admin,vera:viewer",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.folder / "passwords.json"),
-            "AIRFLOW__OUTBOUND_TRANSFER__LEDGER_CONN_ID": LEDGER,
+            "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": DELIVERIES,
         }
 
     def connections(self) -> dict[str, str]:
-        return {f"AIRFLOW_CONN_{LEDGER.upper()}": self._ledger}
+        return {f"AIRFLOW_CONN_{DELIVERIES.upper()}": self._deliveries}
 
 
 @contextmanager
-def running_ui(folder: Path, ledger: str, *paths: str) -> Iterator[UiStack]:
-    """A started stack; ``ledger`` is its warehouse, as for an ``AIRFLOW_CONN_…`` variable."""
+def running_ui(folder: Path, deliveries: str, *paths: str) -> Iterator[UiStack]:
+    """A started stack; ``deliveries`` is their database, as for an ``AIRFLOW_CONN_…`` variable."""
     signals: Any = NoSignals()
     Stack.wipe(folder)
     processes = Processes(folder, signals)
     try:
-        with closing(UiStack(folder, processes, Reporter(), ledger)) as stack:
+        with closing(UiStack(folder, processes, Reporter(), deliveries)) as stack:
             stack.start(*paths)
             yield stack
     finally:

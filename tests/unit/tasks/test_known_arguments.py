@@ -99,7 +99,7 @@ WRONG = [
     (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number from 0 on, or None"),
     (EventFeedToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
     (EventFeedToSqlOperator, {"table_prefix": "a\0"}, "contains a NUL character"),
-    (EventFeedToSqlOperator, {"table_prefix": "x" * 1_000}, "is too long: at most 981 bytes"),
+    (EventFeedToSqlOperator, {"table_prefix": "x" * 1_000}, "is too long: at most 986 bytes"),
     (EventFeedToSqlOperator, {"table_prefix": None}, "table_prefix must be text, not None"),
     (EventFeedToSqlOperator, {"schema": "x" * 1_001}, "is too long: at most 1000 bytes"),
     (EventFeedToSqlOperator, {"schema": "\ud800"}, "cannot be encoded in UTF-8"),

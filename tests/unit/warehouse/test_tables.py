@@ -35,8 +35,6 @@ def test_a_copy_leaves_the_definitions_as_they_are() -> None:
     assert {str(index.name) for table in named for index in table.indexes} == {
         "x_events_1",
         "x_feed_polls_1",
-        "x_deliveries_1",
-        "x_deliveries_2",
     }
 
 

@@ -1,0 +1,72 @@
+"""What the table of deliveries has of a person: found, and erased where nothing can be sent any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import sqlalchemy as sa
+
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.row import Memory
+from outbound_transfer.protocol.models import DRAFT
+from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erase_list
+from outbound_transfer.warehouse.personal_data import PersonalData
+
+if TYPE_CHECKING:
+    from outbound_transfer.store.deliveries import Deliveries
+
+TABLE = "deliveries"
+
+
+class DeliveriesPersonalData(PersonalData):
+    """The rows of deliveries that have an address.
+
+    :ivar unfinished: transfers whose rows the last erasure has left as they are: they may still be sent, and are then
+        compared with what was meant.
+    """
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries, self.location = deliveries, deliveries.name
+        self.unfinished: list[str] = []
+
+    def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
+        if not self._deliveries.is_made():
+            return {}
+        table = self._deliveries.table
+        personal = [column.name for column in table.columns if column.info.get("personal")]
+        with self._deliveries.database.begin() as tx:
+            rows = [
+                dict(row)
+                for row in tx.execute(sa.select(table).execution_options(yield_per=100)).mappings()
+                if any(search.matches(row[name]) for name in personal)
+            ]
+        return {TABLE: rows} if rows else {}
+
+    def erase(self, search: AddressSearch) -> dict[str, int]:
+        rows = self.find(search).get(TABLE, [])
+        self.unfinished = [row["transfer_id"] for row in rows if not self._erase(row, search)]
+        return {TABLE: count} if (count := len(rows) - len(self.unfinished)) else {}
+
+    def _erase(self, row: Mapping[str, Any], search: AddressSearch) -> bool:
+        """Erase an address from a row if nothing can be sent from it, and nobody has changed it since it was read."""
+        is_sent = row["phase"] == Phase.SENDING and row["status"] not in ("", DRAFT)
+        if not is_sent and row["phase"] != Phase.EMPTY:
+            return False
+        memory = msgspec.json.decode(row["memory"], type=Memory).erased()  # its digests tell a known address
+        values = {name: ERASED for name in ("subject", "error") if search.matches(row[name])}
+        table = self._deliveries.table
+        update = (
+            sa.update(table)
+            .where(table.c.delivery == row["delivery"], table.c.version == row["version"])
+            .values(
+                version=row["version"] + 1,
+                memory=msgspec.json.encode(memory).decode(),
+                recipients=json.dumps(erase_list(search, json.loads(row["recipients"])), ensure_ascii=False),
+                **values,
+            )
+        )
+        with self._deliveries.database.begin() as tx:
+            return tx.execute(update).rowcount == 1

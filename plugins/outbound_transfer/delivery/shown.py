@@ -1,0 +1,100 @@
+"""What the page shows of deliveries beside what they remember: best effort, as no delivery depends on it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from outbound_transfer.airflow_compat.names import AirflowFailException, redact
+from outbound_transfer.delivery.place import find_rows
+from outbound_transfer.observability import metrics
+from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.protocol.personal_data import ADDRESS
+from outbound_transfer.store.rows import Shown
+from outbound_transfer.warehouse.config import recipient_naming
+from outbound_transfer.warehouse.rows import storable_text
+from outbound_transfer.warehouse.timestamps import parse_event_timestamp, parse_timestamp
+
+if TYPE_CHECKING:
+    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.store.rows import Rows
+
+#: Most characters of an error, and of a status that this version does not know.
+_MAX_ERROR: Final = 500
+_MAX_STATUS: Final = 40
+
+#: An email address, as far as it can be recognized in a text.
+_ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
+
+log = logging.getLogger(__name__)
+
+
+def show(rows: Rows, account: str, conn_id: str, *transfers: Transfer) -> None:
+    """Store what the service shows of transfers in their rows, where there are any. Never raises."""
+    with _best_effort():
+        rows.show(account, conn_id, {transfer.id: shown_of(transfer) for transfer in transfers})
+
+
+def show_error(rows: Rows, key: str, error: BaseException) -> None:
+    """Store what has ended an attempt in the row of its delivery. Never raises."""
+    with _best_effort():
+        rows.show_error(key, storable_text(summary(error)))
+
+
+def show_seen(account: Callable[[], str], conn_id: str, transfers: Mapping[str, Transfer | None]) -> None:
+    """Store what a wait or a listing has seen of transfers, by their ids; None of one that is gone. Never raises."""
+    with _best_effort():
+        if rows := find_rows():
+            shown = {
+                transfer_id: shown_of(transfer) if transfer else None for transfer_id, transfer in transfers.items()
+            }
+            rows.show(account(), conn_id, shown)
+
+
+def emit_in_doubt(conn_id: str) -> None:
+    """Emit how many deliveries of a connection stay in doubt. Never raises."""
+    with _best_effort():
+        if rows := find_rows():
+            metrics.DELIVERIES_IN_DOUBT.emit(rows.count_in_doubt(conn_id), conn_id=conn_id)
+
+
+def shown_of(transfer: Transfer) -> Shown:
+    """Return what the page shows of a transfer; of a draft, no recipients: it may never be sent to them."""
+    naming = recipient_naming()
+    recipients = [
+        (*map(storable_text, naming.stored(each.email, each.name or "")), parse_event_timestamp(each.picked_up_at))
+        for each in (() if transfer.is_draft or naming.is_none else transfer.recipients)
+    ]
+    return Shown(
+        status=storable_text(transfer.status)[:_MAX_STATUS],
+        subject=storable_text(transfer.subject),
+        recipient_count=len(transfer.recipients),
+        picked_up_count=transfer.picked_up_count,
+        sent_at=parse_timestamp(parse_event_timestamp(transfer.sent_at)),
+        expires_at=parse_timestamp(parse_event_timestamp(transfer.expires_at)),
+        recipients=[dict(zip(("email", "name", "picked_up_at"), each, strict=True)) for each in recipients],
+    )
+
+
+def summary(error: BaseException) -> str:
+    """Return an error as one line without secrets and email addresses.
+
+    Of an error that is not this package's, only the first line: others may have anything.
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    own = error.__context__ if isinstance(error, AirflowFailException) else error  # which is raised in its place
+    is_own = isinstance(own, OutboundTransferError)
+    line = " ".join(" ".join(lines).split()) if is_own else lines[0]
+    # Masked as in the log: an error may quote an object store or a database.
+    return ADDRESS.sub("***", _ADDRESS.sub("***", str(redact(line))))[:_MAX_ERROR]
+
+
+@contextmanager
+def _best_effort() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.warning("The page may show an older state of this delivery: %s: %s", type(error).__name__, summary(error))
