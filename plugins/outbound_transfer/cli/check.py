@@ -110,8 +110,8 @@ def _check_deliveries(conn_id: str) -> Iterator[Finding]:
 
 
 def _try_deliveries(found: Deliveries) -> Finding:
-    """Do with a row of no task what a delivery does with its own."""
-    if found.database.name == "sqlite" and not found.is_made():  # a file of somebody else stays as it is
+    """Claim, write and read a temporary row, as a delivery does with its own."""
+    if found.database.name == "sqlite" and not found.is_made():  # do not touch another program's file
         return Finding("deliveries", Health.OK, f"{found.name}: not made yet, the first task that needs it makes it.")
     row = Row.of_task(found, ("", uuid.uuid4().hex, "", -1))
     try:

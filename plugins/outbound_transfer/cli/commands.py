@@ -33,7 +33,7 @@ from outbound_transfer.warehouse.views import create_views, render_views
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 
-#: A draft lives so long: nothing that is older can be sent any more.
+#: The service deletes drafts after 30 days, so an older row can no longer lead to a send.
 MIN_AGE: Final = timedelta(days=30)
 
 NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."

@@ -30,7 +30,7 @@ def export(arguments: Namespace) -> None:
 
 @with_connections
 def erase(arguments: Namespace) -> None:
-    """Erase an address, and the names and payloads beside it; exit with 1 if deliveries that may be sent have it."""
+    """Erase an address, with names and payloads; exit with 1 if a delivery that can still be sent has it."""
     search, locations = _search(arguments), list(_locations(arguments))
     if arguments.dry_run:
         counts = [{table: len(rows) for table, rows in each.find(search).items()} for each in locations]

@@ -1,4 +1,4 @@
-"""Forget what was sent, so that its task, once it is cleared, sends it again."""
+"""Forget a sent transfer, so that its task sends again when it is cleared."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FindState = Callable[[str, str, str, int], str | None]
 
 
 def forget_delivery(transfer_id: str) -> str:
-    """Forget a transfer, in a task of a Dag: whoever triggers its run is named in what stays of the delivery's row.
+    """Forget a transfer from within a task. The kept row names the user who triggered the run.
 
-    :return: the task to clear, in words.
-    :raises DraftInUse: a task of the delivery is at work.
-    :raises WrongTransfer: no delivery has sent it, or has begun to.
+    :return: the task to clear, as text.
+    :raises DraftInUse: a task of the delivery is running or scheduled.
+    :raises WrongTransfer: no delivery has sent it or started to send it.
     """
     from airflow.sdk import get_current_context
 
@@ -38,13 +38,13 @@ def forget_delivery(transfer_id: str) -> str:
 
 
 def forget(rows: Rows, transfer_id: str, state_of: FindState, by: str) -> str:
-    """Empty the row of a transfer, and keep what it had under another key, with who did it and when.
+    """Empty the row of a transfer, and keep a copy under another key with the user and the time.
 
-    What was sent stays sent. A transfer in doubt may be sent still: look at the service first.
+    A transfer that was sent stays sent. One in doubt may still be sent: check the service first.
 
-    :return: the task to clear, in words: the one that made the draft.
-    :raises DraftInUse: a task of the delivery is at work.
-    :raises WrongTransfer: no delivery has sent it, or has begun to.
+    :return: the task that created the draft, which is the one to clear, as text.
+    :raises DraftInUse: a task of the delivery is running or scheduled.
+    :raises WrongTransfer: no delivery has sent it or started to send it.
     """
     found = [Row(rows, key) for key, _ in rows.find(transfer_id)]
     sent = [row for row in found if _is_sent(row.read()[1], transfer_id)]
@@ -63,7 +63,7 @@ def forget(rows: Rows, transfer_id: str, state_of: FindState, by: str) -> str:
             if at_work := [describe(each) for each in tasks if state_of(*task_of(each)) not in FINISHED]:
                 raise DraftInUse(f"The {at_work[0]} is at work on transfer {transfer_id}: wait until it has ended")
             at = datetime.now(UTC).isoformat(" ", "seconds")
-            # Nobody sends or deletes from what is kept, and it is nobody's twin.
+            # No task can send or delete from the copy, and it never counts as a twin.
             row.keep(replace(memory.erased(), phase=Phase.EMPTY, item=""), transfer_id, f"Forgotten by {by} at {at}")
             is_kept = True
             if row.put(version, memory.emptied()):

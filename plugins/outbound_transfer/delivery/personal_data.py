@@ -1,4 +1,4 @@
-"""What the table of deliveries has of a person: found, and erased where nothing can be sent any more."""
+"""Find a person in the table of deliveries, and erase them from rows that can no longer be sent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DeliveriesPersonalData(PersonalData):
         return {TABLE: count} if (count := len(rows) - len(self.unfinished)) else {}
 
     def _erase(self, row: Mapping[str, Any], search: AddressSearch) -> bool:
-        """Erase an address from a row if nothing can be sent from it, and nobody has changed it since it was read."""
+        """Erase an address from a row that can no longer be sent; return False if it can, or has changed."""
         is_sent = row["phase"] == Phase.SENDING and row["status"] not in ("", DRAFT)
         if not is_sent and row["phase"] != Phase.EMPTY:
             return False

@@ -100,9 +100,9 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def erased(self) -> Memory:
-        """Return it without its digests and files: what was sent can be compared with nothing any more.
+        """Return it without digests and files, after which a sent transfer can no longer be compared.
 
-        The digest of a twin stays: who knows the files, people and subject that it tells knows everything.
+        The twin digest stays: testing an address against it also takes the subject and the files' bytes.
         """
         entries = {who: replace(entry, files={}) for who, entry in self.entries.items()}
         return replace(self, salt="", input={}, identity="", item=self.twin(), chosen=None, entries=entries)
@@ -176,7 +176,7 @@ class Row:
         return True
 
     def keep(self, memory: Memory, why: str, error: str = "") -> None:
-        """Keep a memory under another key, for the page; this row is going to be about another draft."""
+        """Keep a memory under another key, for the page, before the row is used for another draft."""
         self.rows.keep(self.key, hash_of(self.key, why), self._stored(memory, ""), error)
 
     def _stored(self, memory: Memory, twin: str) -> Stored:

@@ -178,7 +178,7 @@ class Sending:
 
 
 def look(client: Client, memory: Memory) -> tuple[Seen, Transfer | None]:
-    """Return what the service shows of the row's transfer, and what is under its id, which may be another transfer."""
+    """Read the row's transfer: whether it is still the one of the row, and what the service returned for its id."""
     settings = client.settings
     if memory.account != settings.account:
         return Seen.ELSEWHERE, None

@@ -1,4 +1,4 @@
-"""What the page shows of deliveries beside what they remember: best effort, as no delivery depends on it."""
+"""Update the columns that only the page reads. Best effort: no delivery depends on them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 
 
 def show(rows: Rows, account: str, conn_id: str, *transfers: Transfer) -> None:
-    """Store what the service shows of transfers in their rows, where there are any. Never raises."""
+    """Store the status of transfers in their rows, if they have any. Never raises."""
     with _best_effort():
         rows.show(account, conn_id, {transfer.id: shown_of(transfer) for transfer in transfers})
 
 
 def show_error(rows: Rows, key: str, error: BaseException) -> None:
-    """Store what has ended an attempt in the row of its delivery. Never raises."""
+    """Store an attempt's error in its delivery's row. Never raises."""
     with _best_effort():
         rows.show_error(key, storable_text(summary(error)))
 
 
 def show_seen(account: Callable[[], str], conn_id: str, transfers: Mapping[str, Transfer | None]) -> None:
-    """Store what a wait or a listing has seen of transfers, by their ids; None of one that is gone. Never raises."""
+    """Store the status of transfers that a wait or a listing has read, by id; None if deleted. Never raises."""
     with _best_effort():
         if rows := find_rows():
             shown = {
@@ -62,7 +62,7 @@ def emit_in_doubt(conn_id: str) -> None:
 
 
 def shown_of(transfer: Transfer) -> Shown:
-    """Return what the page shows of a transfer; of a draft, no recipients: it may never be sent to them."""
+    """Return the page's columns for a transfer. A draft has no recipients there: it may never be sent."""
     naming = recipient_naming()
     recipients = [
         (*map(storable_text, naming.stored(each.email, each.name or "")), parse_event_timestamp(each.picked_up_at))

@@ -137,7 +137,7 @@ class OutboundTransferOperator(BaseOperator):
 
     @contextmanager
     def _reporting(self, context: Context) -> Iterator[None]:
-        """Count how the block ends, and show its error beside the delivery."""
+        """Count a failed attempt, and store its error for the page."""
         from outbound_transfer.delivery.shown import emit_in_doubt, show_error
 
         conn_id = self.outbound_transfer_conn_id

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 #: Seconds for which a statement is repeated, with new connections: a restart of the database costs no upload.
 PATIENCE: Final = 60.0
 
-#: The deliveries that are counted if they are in doubt, and how long a task may take to find out.
+#: Age of the deliveries that count as in doubt: newer than the first, unchanged for the second.
 _RECENT: Final = timedelta(days=30)
 _STAYS: Final = timedelta(minutes=15)
 
@@ -153,7 +153,7 @@ class Deliveries:
         if not version:
             values = {**row._asdict(), "delivery": key, "version": 1, "created_at": now, "updated_at": now}
             return self._run(lambda tx: _insert(tx, sa.insert(self.table).values(values)))
-        # Of another draft, the row shows nothing yet. These come first: MySQL compares with what it has just set.
+        # A new draft resets the page's columns. They come first: MySQL compares with values that it has just set.
         is_same = columns.transfer_id == row.transfer_id
         shown = {
             name: sa.case((is_same, columns[name]), else_=sa.literal(value, columns[name].type))
@@ -170,7 +170,7 @@ class Deliveries:
         return self._run(lambda tx: tx.execute(update).rowcount == 1)
 
     def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:
-        """Keep what the page shows of a row under another key, with this memory; nothing if there is one already."""
+        """Copy a row's page columns to another key, with this memory, unless that key exists."""
         values = {**row._asdict(), "delivery": other, **({"error": error} if error else {})}
         columns = [
             sa.literal(values[column.name], column.type).label(column.name) if column.name in values else column
@@ -201,14 +201,14 @@ class Deliveries:
         return str(self._run(lambda tx: tx.execute(query).scalar()) or "")
 
     def show(self, account: str, conn_id: str, transfers: Mapping[str, Shown | None]) -> None:
-        """Store what the service shows of transfers, by their ids, in the rows that there are; None if it is gone.
+        """Store the status of transfers, by id, in the rows that exist; None if a transfer was deleted.
 
-        A page of a listing may be stored after something that was read later, so no status goes back.
+        A listing page may be stored after a later read, so a status never moves back.
         """
         columns = self.table.c
         shown = [columns[name] for name in ("delivery", "transfer_id", "phase", "error", *Shown._fields)]
         is_shown = (columns.account == account) & columns.transfer_id.in_(list(transfers))
-        # Locked: an erasure, or another who shows the same, must not come in between.
+        # Locked, so that no erasure or other update runs in between.
         query = sa.select(*shown).where(is_shown).order_by(columns.delivery).with_for_update()
 
         def work(tx: sa.Connection) -> None:
@@ -220,7 +220,7 @@ class Deliveries:
         self._run(work, patience=0.0)
 
     def show_error(self, key: str, error: str) -> None:
-        """Store what has ended an attempt, in one line; not where it is said who has forgotten the delivery."""
+        """Store an attempt's error, as one line, unless the row is the copy of a forgotten delivery."""
         columns = self.table.c
         is_current = (columns.phase != "empty") | (columns.transfer_id == "")
         update = sa.update(self.table).where(columns.delivery == key, is_current).values(error=error)
@@ -319,18 +319,18 @@ class Deliveries:
 
 
 def _changes(row: Any, now: Shown | None) -> dict[str, Any]:
-    """Return what changes in what a row shows of its transfer. What was erased, and pickups that were seen, stay."""
+    """Return the columns that change. Erased values and known pickups are kept."""
     if now is None:
         return {"status": DELETED} if row.status not in TERMINAL_STATUSES else {}
     if status_rank(now.status) < status_rank(row.status or DRAFT):
         return {}
     recipients = json.loads(row.recipients)
     picked_up = {each["email"]: each["picked_up_at"] for each in recipients}
-    if ERASED not in picked_up:  # nobody knows who that was
+    if ERASED not in picked_up:  # erased recipients cannot be matched
         recipients = [
             {**each, "picked_up_at": each["picked_up_at"] or picked_up.get(each["email"])} for each in now.recipients
         ]
-    error = row.error if row.phase == "empty" else ""  # who has forgotten it
+    error = row.error if row.phase == "empty" else ""  # says who forgot the delivery
     shown = {**now._asdict(), "error": error, "recipients": json.dumps(recipients, ensure_ascii=False)}
     shown["subject"] = ERASED if row.subject == ERASED else now.subject
     return {name: value for name, value in shown.items() if value != getattr(row, name)}

@@ -53,7 +53,7 @@ class Rows(Protocol):
         """Insert a row (version 0), or update it if it still has this version; return whether it was stored."""
 
     def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:
-        """Keep what the page shows of a row under another key, with this memory; nothing if there is one already."""
+        """Copy a row's page columns to another key, with this memory, unless that key exists."""
 
     def find(self, transfer_id: str) -> list[tuple[str, str]]:
         """Return the keys and accounts of the rows of a transfer."""
@@ -65,10 +65,10 @@ class Rows(Protocol):
         """
 
     def show(self, account: str, conn_id: str, transfers: Mapping[str, Shown | None]) -> None:
-        """Store what the service shows of transfers, by their ids, in the rows that there are; None if it is gone."""
+        """Store the status of transfers, by id, in the rows that exist; None if a transfer was deleted."""
 
     def show_error(self, key: str, error: str) -> None:
-        """Store what has ended an attempt, in one line."""
+        """Store an attempt's error, as one line."""
 
     def count_in_doubt(self, conn_id: str) -> int:
         """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out."""

@@ -189,7 +189,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         super()._on_retry(operation, error, seconds)
 
     def _show(self, hook: OutboundTransferHook, transfers: Mapping[str, Transfer | None]) -> None:
-        """Let the page of deliveries show what was listed, too."""
+        """Update the rows of listed deliveries, for the page."""
         from outbound_transfer.delivery.shown import show_seen
 
         show_seen(hook.get_account, self.outbound_transfer_conn_id, transfers)

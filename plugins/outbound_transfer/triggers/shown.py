@@ -1,4 +1,4 @@
-"""What waits have seen, for the page: no wait, and no poll, waits for the database."""
+"""Store the status of waited-for transfers for the page, without blocking a wait or a poll."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 #: By connection and account, the transfers that have not been stored yet.
 _pending: Final[dict[tuple[str, str], dict[str, Transfer]]] = {}
 
-#: The one that stores them, of each event loop that runs.
+#: The task that stores them, by event loop.
 _writers: Final[dict[asyncio.AbstractEventLoop, asyncio.Task[None]]] = {}
 
 
 def show_soon(conn_id: str, account: str, transfer: Transfer) -> None:
-    """Store what the page shows of a transfer, after those before it. Never raises."""
+    """Queue a transfer whose status is to be stored. Never raises."""
     _pending.setdefault((conn_id, account), {})[transfer.id] = transfer
     loop = asyncio.get_running_loop()
     if loop not in _writers:
@@ -35,7 +35,7 @@ async def _write() -> None:
     while _pending:
         (conn_id, account), transfers = _pending.popitem()
         try:
-            # Only the look-up of the connection keeps others from asking Airflow: the database may stall.
+            # The database may stall, so only the connection look-up holds the lock on Airflow.
             if rows := await call_airflow(find_rows):
                 await asyncio.to_thread(show, rows, account, conn_id, *transfers.values())
         except Exception as error:

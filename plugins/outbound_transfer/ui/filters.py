@@ -20,7 +20,7 @@ DEFAULT_DAYS: Final = 30
 IN_FLIGHT: Final = "in-flight"
 WITH_ERROR: Final = "error"
 
-#: Statuses that the service does not change any more, and those of deliveries without a draft.
+#: Final statuses, and those of deliveries without a draft.
 FINISHED_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DELETED, REHEARSED, FAILED, NO_DRAFT)
 
 #: Labels of the status filter.

@@ -146,7 +146,7 @@ class Poll:
         return reader.calls
 
     def _fail(self, error: Exception) -> None:
-        """Tell the waits what a poll has raised. A key that is refused twice, and is not replaced meanwhile, ends them.
+        """Report a failed poll to the waits. A key that is refused twice in a row ends them.
 
         The first time, somebody may be replacing it.
         """
