@@ -20,6 +20,7 @@ from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory, Row
 from outbound_transfer.files.attached import Held
+from outbound_transfer.store import deliveries as store
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase, UnusableDatabase
 from outbound_transfer.store.rows import Shown, Stored
@@ -250,18 +251,25 @@ def test_what_is_shown_of_a_transfer_never_goes_back_and_pickups_stay(deliveries
     assert found()[0] == "deleted"
 
 
-def test_two_that_show_a_transfer_at_once_leave_the_later_status(deliveries: Deliveries) -> None:
+def test_two_that_show_a_transfer_at_once_leave_the_later_status(
+    deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(status: str) -> dict[str, Shown | None]:
+        return {"tr_1": Shown(status, "", 1, 0, None, None, [])}
+
+    later = threading.Thread(target=deliveries.show, args=("account", "conn", shown("complete")))
+    changes = store._changes
+
+    def overtaken(row: Any, now: Shown | None) -> dict[str, Any]:
+        found = changes(row, now)
+        if now and now.status == "pending":
+            later.start()
+            later.join(1.0)  # it waits for this transaction
+        return found
+
     deliveries.put("k", 0, ROW)
-    statuses = ["pending", "partial", "complete"] * 8
-    threads = [
-        threading.Thread(
-            target=deliveries.show, args=("account", "conn", {"tr_1": Shown(each, "", 1, 0, None, None, [])})
-        )
-        for each in statuses
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    monkeypatch.setattr(store, "_changes", overtaken)
+    deliveries.show("account", "conn", shown("pending"))
+    later.join()
     with deliveries.database.begin() as tx:
         assert tx.execute(sa.select(deliveries.table.c.status)).scalar() == "complete"
