@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from outbound_transfer.airflow_compat.task_loops import TaskInLoop
 from outbound_transfer.airflow_compat.task_try import StaleTry
-from outbound_transfer.delivery.row import UnreadableDelivery
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.errors import (
     AlreadyDelivered,
     ApiNotEnabled,
     ApiNotPermitted,
@@ -46,7 +45,8 @@ from outbound_transfer.protocol.errors import (
     TransferLimitReached,
     WrongTransfer,
 )
-from outbound_transfer.protocol.outcomes import outcome_of
+from outbound_transfer.client.outcomes import outcome_of
+from outbound_transfer.delivery.row import UnreadableDelivery
 from outbound_transfer.queries.errors import (
     QueryError,
     QueryFailed,

@@ -169,7 +169,7 @@ def _count_statements(warehouse: Any) -> list[str]:
 
 def _load_pages(destination: Any, cursor: int, count: int) -> list[float]:
     """Load pages of 1,000 events; return the seconds that each takes."""
-    from outbound_transfer.protocol.events import Event, Page
+    from outbound_transfer.client.events import Event, Page
 
     took = []
     for start in range(cursor, cursor + 1_000 * count, 1_000):

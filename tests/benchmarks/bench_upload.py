@@ -87,7 +87,8 @@ def run_ours(sandbox: Sandbox, transfer_id: str, file: Path) -> dict[str, float]
 
 def upload(url: str, key: str, transfer_id: str, file: str) -> dict[str, float]:
     """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
-    from outbound_transfer.client import Client, Settings
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.settings import Settings
     from outbound_transfer.files.sources import resolve_files
 
     (source,) = resolve_files(file)

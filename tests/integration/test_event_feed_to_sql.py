@@ -17,7 +17,7 @@ import pytest
 from airflow.sdk.serde import deserialize, serialize
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, BaseHook, TaskDeferred
-from outbound_transfer.protocol.errors import ConnectionLost, MalformedResponse, RateLimited, ServerFault
+from outbound_transfer.client.errors import ConnectionLost, MalformedResponse, RateLimited, ServerFault
 from outbound_transfer.transfers import feed_ingest
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from support.repository import REPOSITORY

@@ -17,11 +17,11 @@ from unittest.mock import Mock
 import pyarrow.parquet as pq
 import pytest
 
+from outbound_transfer.client.events import Page
+from outbound_transfer.client.models import Recipient, Transfer
 from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
 from outbound_transfer.lake.object_personal_data import ObjectPersonalData
-from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.models import Recipient, Transfer
-from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
 from outbound_transfer.warehouse.errors import RowsRefused, WarehouseBusy

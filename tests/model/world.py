@@ -21,15 +21,17 @@ import msgspec
 
 from model.service import Service, Stored
 from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.client import Client, RetryPolicy, transport
+from outbound_transfer.client import transport
+from outbound_transfer.client.client import Client
+from outbound_transfer.client.errors import CallError, DeferRequested, OutboundTransferError, SourceMissing
+from outbound_transfer.client.models import NewTransfer, Transfer, build_new_transfer
+from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.delivery import draft, keys, row, sending
 from outbound_transfer.delivery.attempt import FINISHED, Attempt
 from outbound_transfer.delivery.decision import Act, Phase
 from outbound_transfer.delivery.order import Order
 from outbound_transfer.files.sources import Source
-from outbound_transfer.protocol.errors import CallError, DeferRequested, OutboundTransferError, SourceMissing
-from outbound_transfer.protocol.models import NewTransfer, Transfer, build_new_transfer
 from outbound_transfer.store.errors import DeliveriesUnavailable
 from outbound_transfer.tasks.errors import fails_without_retry
 from support.memory import InMemoryRows, Table

@@ -19,10 +19,10 @@ import pytest
 
 from outbound_transfer import exceptions
 from outbound_transfer.airflow_compat import task_loops, task_try
+from outbound_transfer.client import errors
+from outbound_transfer.client.errors import ServiceError
 from outbound_transfer.delivery import row
 from outbound_transfer.get_provider_info import get_provider_info
-from outbound_transfer.protocol import errors
-from outbound_transfer.protocol.errors import ServiceError
 from outbound_transfer.queries import errors as query_errors
 from outbound_transfer.warehouse import errors as warehouse_errors
 from support.repository import REPOSITORY

@@ -12,7 +12,7 @@ import duckdb
 import psycopg.rows
 import psycopg2.extras
 
-from outbound_transfer.protocol.events import Page, read_page
+from outbound_transfer.client.events import Page, read_page
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
 from support.warehouses import Hook, ObservedConnection

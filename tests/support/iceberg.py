@@ -15,9 +15,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
+from outbound_transfer.client.events import Page
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
-from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.errors import CursorMoved
 from support.feed_pages import events, page
 from support.timeouts import TEST_TIMEOUT

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from outbound_transfer.protocol.events import Event, Page
+from outbound_transfer.client.events import Event, Page
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFERS

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from outbound_transfer.client.events import Page
 from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
 from outbound_transfer.lake.object_store import LocalStore, ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination, account_folder
-from outbound_transfer.protocol.events import Page
 from support.feed_pages import events, page
 from support.object_storage import ACCESS_KEY, SECRET_KEY
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from outbound_transfer.client import Upload
+from outbound_transfer.client.models import File, Recipient, Transfer, Upload, build_new_transfer
+from outbound_transfer.client.outcomes import TransferOutcome
 from outbound_transfer.files.content import ContentWriter
-from outbound_transfer.protocol.models import File, Recipient, Transfer, build_new_transfer
-from outbound_transfer.protocol.outcomes import TransferOutcome
 
 __all__ = ["ContentWriter", "File", "Recipient", "Transfer", "TransferOutcome", "Upload", "build_new_transfer"]

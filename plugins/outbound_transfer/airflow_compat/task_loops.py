@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.errors import InvalidDelivery
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import TYPE_CHECKING, NamedTuple
 
-from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.client.errors import OutboundTransferError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -24,19 +24,19 @@ from outbound_transfer.cli.commands import (
     open_sql_feed,
     with_connections,
 )
+from outbound_transfer.client.health import Finding, Health, exit_status
+from outbound_transfer.client.wording import format_duration, pluralize
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.delivery.row import Row
 from outbound_transfer.hooks.health import check_service, read_settings
-from outbound_transfer.protocol.health import Finding, Health, exit_status
-from outbound_transfer.protocol.wording import format_duration, pluralize
 from outbound_transfer.warehouse.config import table_naming
 from outbound_transfer.warehouse.health import check_feed, check_tables, describe_failure
 from outbound_transfer.warehouse.schema import ACCOUNTS_GROUP, FEED, LISTING
 from outbound_transfer.warehouse.timestamps import utc_now
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Settings
+    from outbound_transfer.client.settings import Settings
     from outbound_transfer.store.deliveries import Deliveries
 
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from airflow.utils.cli import suppress_logs_and_warning
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.airflow_compat.run_state import read_state
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.forget import forget
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outbound_transfer.cli.commands import KINDS, confirm, open_feed_warehouse, print_rows, with_connections
+from outbound_transfer.client.addresses import is_plain_address
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.personal_data import DeliveriesPersonalData
 from outbound_transfer.delivery.place import find_deliveries
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.protocol.addresses import is_plain_address
-from outbound_transfer.protocol.personal_data import AddressSearch
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.config import recipient_naming, table_naming
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData

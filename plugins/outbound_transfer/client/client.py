@@ -12,14 +12,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from outbound_transfer.client import transport
-from outbound_transfer.client.models import Attached, Discarded, Upload
-from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, retry
-from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.transport import Observer, Request, Response
-from outbound_transfer.protocol import events
-from outbound_transfer.protocol.decoding import check_pickups, decode_page, decode_transfer
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client import events, transport
+from outbound_transfer.client.decoding import check_pickups, decode_page, decode_transfer
+from outbound_transfer.client.errors import (
     CallError,
     CallsStopped,
     InvalidDelivery,
@@ -29,9 +24,21 @@ from outbound_transfer.protocol.errors import (
     Rehearsed,
     WrongTransfer,
 )
-from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage, has_contradictory_pickups
-from outbound_transfer.protocol.retry_after import parse_http_date
+from outbound_transfer.client.identity import identity_of
+from outbound_transfer.client.models import (
+    Attached,
+    Discarded,
+    File,
+    NewTransfer,
+    Transfer,
+    TransferPage,
+    Upload,
+    has_contradictory_pickups,
+)
+from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, retry
+from outbound_transfer.client.retry_after import parse_http_date
+from outbound_transfer.client.settings import Settings
+from outbound_transfer.client.transport import Observer, Request, Response
 
 T = TypeVar("T")
 

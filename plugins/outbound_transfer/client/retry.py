@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from outbound_transfer.protocol.errors import CallError, NotConnected, RateLimited, ServiceError
+from outbound_transfer.client.errors import CallError, NotConnected, RateLimited, ServiceError
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
-from outbound_transfer.protocol.errors import InvalidSettings
-from outbound_transfer.protocol.web_links import transfer_url
+from outbound_transfer.client.errors import InvalidSettings
+from outbound_transfer.client.web_links import transfer_url
 
 DEFAULT_TIMEOUT: Final = 60.0
 

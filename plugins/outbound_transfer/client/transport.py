@@ -19,10 +19,8 @@ import msgspec
 from opentelemetry.trace import SpanKind
 
 from outbound_transfer import __version__
-from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.traces import set_error, trace
-from outbound_transfer.protocol.content_disposition import attachment
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.content_disposition import attachment
+from outbound_transfer.client.errors import (
     CallError,
     ConnectionLost,
     InvalidSettings,
@@ -31,8 +29,10 @@ from outbound_transfer.protocol.errors import (
     ServiceError,
     TimedOut,
 )
-from outbound_transfer.protocol.redaction import redact
-from outbound_transfer.protocol.retry_after import parse_retry_after
+from outbound_transfer.client.redaction import redact
+from outbound_transfer.client.retry_after import parse_retry_after
+from outbound_transfer.client.settings import Settings
+from outbound_transfer.client.traces import set_error, trace
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import Upload

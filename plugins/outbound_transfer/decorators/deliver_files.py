@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from outbound_transfer.airflow_compat.names import determine_kwargs
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.operators.recipients import mask_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.tasks.masking import find_secrets, mask
 
 if TYPE_CHECKING:

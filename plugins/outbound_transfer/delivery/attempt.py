@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from outbound_transfer.airflow_compat.run_state import find_state, has_removed_tasks, read_clears
 from outbound_transfer.airflow_compat.task_loops import refuse_loop
 from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.client.errors import TaskNotRunning
 from outbound_transfer.delivery.row import task_name, task_of
-from outbound_transfer.protocol.errors import TaskNotRunning
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outbound_transfer.protocol.digests import matches
-from outbound_transfer.protocol.errors import MalformedResponse, WrongTransfer
-from outbound_transfer.protocol.identity import has_exactly_files, identity_of
+from outbound_transfer.client.errors import MalformedResponse, WrongTransfer
+from outbound_transfer.client.identity import has_exactly_files, identity_of
+from outbound_transfer.delivery.digests import matches
 
 if TYPE_CHECKING:
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.row import Memory
-    from outbound_transfer.protocol.models import Transfer
 
 
 def is_of(memory: Memory, transfer: Transfer) -> bool:

@@ -15,27 +15,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from outbound_transfer.client import Discarded
+from outbound_transfer.client.errors import AlreadyDelivered
+from outbound_transfer.client.identity import identity_of
+from outbound_transfer.client.models import Discarded
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.check import check_sent
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
+from outbound_transfer.delivery.digests import digest_with
 from outbound_transfer.delivery.draft import Filling
 from outbound_transfer.delivery.row import Memory, Row, digest_of_each, hash_of
 from outbound_transfer.delivery.sending import Sending, delete_draft, look
 from outbound_transfer.delivery.shown import show
 from outbound_transfer.files.attached import describe_differences
-from outbound_transfer.protocol.digests import digest_with
-from outbound_transfer.protocol.errors import AlreadyDelivered
-from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.errors import OutboundTransferError
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.attempt import Attempt
     from outbound_transfer.delivery.order import Order
-    from outbound_transfer.protocol.errors import OutboundTransferError
-    from outbound_transfer.protocol.models import Transfer
 
 
 class DraftOutdated(Exception):

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from outbound_transfer.airflow_compat.task_try import StaleTry
+from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, DraftInUse, FileConflict, WrongTransfer
 from outbound_transfer.delivery.check import is_of, require_file_list
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import AGAIN, Entry, Memory, Row, require_draft, with_entry
 from outbound_transfer.files.attached import Held, describe_differences, shorten
 from outbound_transfer.files.uploads import FinishedUpload, Taken, attach_sources
-from outbound_transfer.protocol.errors import AlreadyDelivered, DraftChanged, DraftInUse, FileConflict, WrongTransfer
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.errors import OutboundTransferError
+    from outbound_transfer.client.models import File, Transfer
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.protocol.errors import OutboundTransferError
-    from outbound_transfer.protocol.models import File, Transfer
 
 #: Seconds between two times at which the files attached so far are stored.
 _SAVE_INTERVAL: Final = 1.0
@@ -124,7 +124,7 @@ class Filling:
 
     def records(self, names: Sequence[str]) -> list[File]:
         """Return the service's records of the task's files, in the order of their names here."""
-        from outbound_transfer.protocol.models import File
+        from outbound_transfer.client.models import File
 
         return [File(held.id, name, held.size) for name in names if (held := self.files[name])]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from outbound_transfer.airflow_compat.run_state import find_state
+from outbound_transfer.client.errors import DraftInUse, WrongTransfer
 from outbound_transfer.delivery.attempt import FINISHED
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.delivery.row import Memory, Row, describe, task_of
-from outbound_transfer.protocol.errors import DraftInUse, WrongTransfer
 
 if TYPE_CHECKING:
     from outbound_transfer.store.rows import Rows

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from outbound_transfer.client.ids import check_delivery_key
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.row import Memory, Row, describe
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.ids import check_delivery_key
 from outbound_transfer.warehouse.errors import DeliveryKeyInUse
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
     from outbound_transfer.delivery.attempt import Attempt
     from outbound_transfer.store.rows import Rows
 

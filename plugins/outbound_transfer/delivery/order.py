@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from outbound_transfer.client.models import NewTransfer
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.protocol.models import NewTransfer
 
 
 @dataclass

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import sqlalchemy as sa
 
+from outbound_transfer.client.models import DRAFT
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Memory
-from outbound_transfer.protocol.models import DRAFT
-from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erase_list
+from outbound_transfer.store.personal_data import ERASED, AddressSearch, erase_list
 from outbound_transfer.warehouse.personal_data import PersonalData
 
 if TYPE_CHECKING:

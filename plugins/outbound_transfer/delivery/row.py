@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
+from outbound_transfer.client.errors import DraftChanged, OutboundTransferError, WrongTransfer
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.files.attached import Held
-from outbound_transfer.protocol.errors import DraftChanged, OutboundTransferError, WrongTransfer
 from outbound_transfer.store.rows import Rows, Stored
 
 #: Task instances whose newest attempt a row keeps. Tasks of any run may claim the row of a delivery key.

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from outbound_transfer.client import Discarded
-from outbound_transfer.delivery.attempt import LEFT_OUT
-from outbound_transfer.delivery.check import check_sent, is_of, require_file_list
-from outbound_transfer.delivery.decision import UNSENT, Phase, Seen
-from outbound_transfer.delivery.row import AGAIN, Memory, Row, describe, require_draft
-from outbound_transfer.protocol.digests import matches
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.errors import (
     AlreadyDelivered,
     CallError,
     DraftChanged,
@@ -22,11 +16,17 @@ from outbound_transfer.protocol.errors import (
     Rehearsed,
     WrongTransfer,
 )
+from outbound_transfer.client.models import Discarded
+from outbound_transfer.delivery.attempt import LEFT_OUT
+from outbound_transfer.delivery.check import check_sent, is_of, require_file_list
+from outbound_transfer.delivery.decision import UNSENT, Phase, Seen
+from outbound_transfer.delivery.digests import matches
+from outbound_transfer.delivery.row import AGAIN, Memory, Row, describe, require_draft
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.attempt import Attempt
-    from outbound_transfer.protocol.models import Transfer
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, redact
+from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.delivery.place import find_rows
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.personal_data import ADDRESS
+from outbound_transfer.store.personal_data import ADDRESS
 from outbound_transfer.store.rows import Shown
 from outbound_transfer.warehouse.config import recipient_naming
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp, parse_timestamp
 
 if TYPE_CHECKING:
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.store.rows import Rows
 
 #: Most characters of an error, and of a status that this version does not know.

@@ -9,10 +9,10 @@ from typing import Any, BinaryIO, Final
 from unicodedata import normalize
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from outbound_transfer.client.content_disposition import check_name
+from outbound_transfer.client.errors import InvalidDelivery, NameRefused
 from outbound_transfer.files.content import Spool
 from outbound_transfer.files.sources import Source
-from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import InvalidDelivery, NameRefused
 
 #: Of every entry, as those of the files differ from copy to copy. A ZIP file knows no earlier time.
 _MODIFIED: Final = (1980, 1, 1, 0, 0, 0)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Upload
+    from outbound_transfer.client.models import Upload
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import Source
 

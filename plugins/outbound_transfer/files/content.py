@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Final, cast
 
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.errors import InvalidDelivery
 
 CHUNK_BYTES: Final = 1024 * 1024
 

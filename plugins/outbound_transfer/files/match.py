@@ -11,7 +11,7 @@ from typing import Any, Final
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
-from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches, SourceUnreadable
+from outbound_transfer.client.errors import InvalidDelivery, NothingMatches, SourceUnreadable
 
 _MAGIC: Final = re.compile(r"[*?[]")
 

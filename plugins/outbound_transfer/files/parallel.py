@@ -12,7 +12,7 @@ from contextvars import copy_context
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from outbound_transfer.protocol.errors import CallsStopped
+from outbound_transfer.client.errors import CallsStopped
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import timezone
-from outbound_transfer.protocol.wording import format_bytes, pluralize
+from outbound_transfer.client.wording import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.client import Settings
+    from outbound_transfer.client.models import File, Transfer
+    from outbound_transfer.client.settings import Settings
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.protocol.models import File, Transfer
 
 #: Seconds between two lines of one upload.
 INTERVAL: Final = 5.0

@@ -19,11 +19,8 @@ from urllib.parse import unquote
 from fsspec.implementations.local import LocalFileSystem
 
 from outbound_transfer.airflow_compat.object_storage import filesystem_of
-from outbound_transfer.client import Upload
-from outbound_transfer.files.content import CHUNK_BYTES, Content, Held, Spool
-from outbound_transfer.files.match import has_magic, match
-from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.content_disposition import check_name
+from outbound_transfer.client.errors import (
     InvalidDelivery,
     NothingMatches,
     OutboundTransferError,
@@ -31,7 +28,10 @@ from outbound_transfer.protocol.errors import (
     SourceMissing,
     SourceUnreadable,
 )
-from outbound_transfer.protocol.wording import hint_at_pair
+from outbound_transfer.client.models import Upload
+from outbound_transfer.client.wording import hint_at_pair
+from outbound_transfer.files.content import CHUNK_BYTES, Content, Held, Spool
+from outbound_transfer.files.match import has_magic, match
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

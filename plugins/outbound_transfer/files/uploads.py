@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from outbound_transfer.client.errors import FileConflict, SourceChanged
 from outbound_transfer.client.traces import trace
 from outbound_transfer.files.checksum import HashingUpload
 from outbound_transfer.files.parallel import run_uploads
 from outbound_transfer.files.progress import UploadProgress
-from outbound_transfer.protocol.errors import FileConflict, SourceChanged
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.models import File
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.protocol.models import File
 
 #: Bytes of an upload from which on the service must have read some: connections and gateways hold back fewer.
 ACCEPTED_BYTES: Final = 16 * 1024 * 1024

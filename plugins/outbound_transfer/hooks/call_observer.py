@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbound_transfer.client import Observer, Request
+from outbound_transfer.client.errors import CallError, RateLimited
+from outbound_transfer.client.transport import Observer, Request
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.errors import CallError, RateLimited
 
 
 class CallMetricsObserver(Observer):

@@ -11,12 +11,12 @@ import msgspec
 
 from outbound_transfer.airflow_compat.names import BaseHook, conf, redact
 from outbound_transfer.assets.outbound_transfer import account_namespace
-from outbound_transfer.protocol.errors import InvalidSettings
+from outbound_transfer.client.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from outbound_transfer.client import Settings
+    from outbound_transfer.client.settings import Settings
 
 
 #: They quote what a peer says. A filter does not apply to records of a logger's children, so each logger has it.

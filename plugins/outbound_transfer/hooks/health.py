@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outbound_transfer.airflow_compat.names import BaseHook, mask_secret
-from outbound_transfer.client import Client, RetryPolicy
-from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.protocol.errors import CallError, InvalidSettings
-from outbound_transfer.protocol.health import (
+from outbound_transfer.client.client import Client
+from outbound_transfer.client.errors import CallError, InvalidSettings
+from outbound_transfer.client.health import (
     Finding,
     Health,
     judge_clock,
@@ -18,11 +17,13 @@ from outbound_transfer.protocol.health import (
     judge_service,
     judge_transfer_key,
 )
+from outbound_transfer.client.retry import RetryPolicy
+from outbound_transfer.hooks.connection import settings_from_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from outbound_transfer.client import Settings
+    from outbound_transfer.client.settings import Settings
 
 T = TypeVar("T")
 

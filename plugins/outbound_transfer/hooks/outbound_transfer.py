@@ -13,14 +13,15 @@ from outbound_transfer.airflow_compat.names import (
     mask_secret,
 )
 from outbound_transfer.assets.outbound_transfer import account_namespace
+from outbound_transfer.client.errors import InvalidState, NotFound, OutboundTransferError
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.protocol.errors import InvalidState, NotFound, OutboundTransferError
-from outbound_transfer.protocol.wording import pluralize
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Client, Settings, Upload
-    from outbound_transfer.protocol.events import Page
-    from outbound_transfer.protocol.models import File, NewTransfer, Transfer, TransferPage
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.events import Page
+    from outbound_transfer.client.models import File, NewTransfer, Transfer, TransferPage, Upload
+    from outbound_transfer.client.settings import Settings
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class OutboundTransferHook(BaseHook):
     """Interact with the Outbound Transfer Service.
 
     Each method retries its call as the retry policy allows, and may take as long as the policy's ``timeout``. It raises
-    a :class:`~outbound_transfer.protocol.errors.CallError`: a ``ServiceError`` if the service refuses, another one if
+    a :class:`~outbound_transfer.client.errors.CallError`: a ``ServiceError`` if the service refuses, another one if
     there is no response.
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
@@ -73,7 +74,7 @@ class OutboundTransferHook(BaseHook):
         :raises InvalidSettings: naming the field of the connection to correct.
         """
         if self._client is None:
-            from outbound_transfer.client import Client
+            from outbound_transfer.client.client import Client
 
             settings = self.read_settings()
             self._client = Client(settings, **self._client_options())
@@ -104,7 +105,7 @@ class OutboundTransferHook(BaseHook):
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """Create a draft (service-api.md, R22).
 
-        :param new: the result of :func:`outbound_transfer.protocol.models.build_new_transfer`.
+        :param new: the result of :func:`outbound_transfer.client.models.build_new_transfer`.
         :return: the draft.
         :raises WrongTransfer: the response is about another transfer.
         """
@@ -170,7 +171,7 @@ class OutboundTransferHook(BaseHook):
         :raises InvalidState: the transfer was sent.
         :raises NotFound: the key sees no such transfer.
         """
-        from outbound_transfer.client import Discarded
+        from outbound_transfer.client.models import Discarded
 
         discarded = self.get_conn().discard_transfer(transfer_id)
         if discarded is Discarded.SENT:

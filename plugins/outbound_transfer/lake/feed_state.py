@@ -9,7 +9,7 @@ import msgspec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from outbound_transfer.protocol.events import Page
+from outbound_transfer.client.events import Page
 from outbound_transfer.warehouse.errors import InvalidCursor
 
 _PREFIX: Final = "outbound-transfer."

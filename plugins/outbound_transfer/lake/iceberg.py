@@ -12,10 +12,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
+from outbound_transfer.client.events import Page
 from outbound_transfer.lake.feed_state import ADDRESS, ERASED, FeedState, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.rows import SCHEMA, decode_erased, page_table
-from outbound_transfer.protocol.events import Page
 from outbound_transfer.warehouse.destination import (
     EventDestination,
     check_account,

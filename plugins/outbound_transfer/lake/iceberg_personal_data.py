@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from outbound_transfer.lake.feed_state import ERASED
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.rows import decode_erased, encode_erased, erase_row
-from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.errors import UnusableTable
 from outbound_transfer.warehouse.personal_data import LAKE_ROWS, PersonalData
 from outbound_transfer.warehouse.timestamps import utc_now

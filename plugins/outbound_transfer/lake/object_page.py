@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from outbound_transfer.protocol.events import MAX_CURSOR
+from outbound_transfer.client.events import MAX_CURSOR
 from outbound_transfer.warehouse.errors import InvalidCursor, SchemaTooNew
 
 #: Version of the header. A newer version refuses an older package.

@@ -8,7 +8,7 @@ from typing import Any
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination, list_accounts
 from outbound_transfer.lake.rows import erase_row
-from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.personal_data import LAKE_ROWS, PersonalData
 
 

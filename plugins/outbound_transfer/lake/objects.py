@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from outbound_transfer.client.events import Page
 from outbound_transfer.lake.object_page import PageHeader, encode_page, read_header
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.rows import SCHEMA, ErasedLine, decode_erased, encode_erased, erase_row, page_table
-from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.destination import EventDestination, check_account, check_address
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, WarehouseBusy
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from outbound_transfer.protocol.event_content import content_digest, erase_event, event_of
-from outbound_transfer.protocol.events import Event, Page, RejectedLine
-from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erased_line, read_erased_digest
+from outbound_transfer.client.events import Event, Page, RejectedLine
+from outbound_transfer.store.event_content import content_digest, erase_event, event_of
+from outbound_transfer.store.personal_data import ERASED, AddressSearch, erased_line, read_erased_digest
 from outbound_transfer.warehouse.tables import PERSONAL_DATA
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-    from outbound_transfer.client import Settings
+    from outbound_transfer.client.settings import Settings
 
 log = logging.getLogger(__name__)
 

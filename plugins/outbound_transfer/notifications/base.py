@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.names import BaseNotifier
+from outbound_transfer.client.outcomes import OUTCOME_KEY, TransferOutcome, outcome_of
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.notifications.notice import (
@@ -19,12 +20,11 @@ from outbound_transfer.notifications.notice import (
     deadline_reason,
     unread,
 )
-from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome, outcome_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.client.models import Transfer
 
 
 class TransferNotifier(BaseNotifier):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat.names import redact
-from outbound_transfer.protocol.models import DRAFT
-from outbound_transfer.protocol.outcomes import TransferOutcome
-from outbound_transfer.protocol.wording import clean, pluralize
+from outbound_transfer.client.models import DRAFT
+from outbound_transfer.client.outcomes import TransferOutcome
+from outbound_transfer.client.wording import clean, pluralize
 
 #: How many addresses a notification names.
 MAX_ADDRESSES: Final = 20

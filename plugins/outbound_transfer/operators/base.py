@@ -18,9 +18,9 @@ from outbound_transfer.airflow_compat.names import (
     conf,
     timezone,
 )
+from outbound_transfer.client.errors import DeferRequested
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.errors import DeferRequested
 from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.errors import fail_without_retry
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger
     from airflow.sdk import Context
 
-    from outbound_transfer.client import RetryPolicy
+    from outbound_transfer.client.errors import CallError
+    from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.row import Row
-    from outbound_transfer.protocol.errors import CallError
 
 
 #: The task goes on later, or was skipped: no errors.

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from outbound_transfer.airflow_compat.mapping import is_unmapped
+from outbound_transfer.client.content_disposition import check_name
+from outbound_transfer.client.errors import InvalidDelivery, NothingMatches
 from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.new_transfer import replace_none_texts
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
-from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import InvalidDelivery, NothingMatches
 from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_repeatable, to_whole_number
 
 if TYPE_CHECKING:
+    from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
-    from outbound_transfer.protocol.errors import OutboundTransferError
 
     #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
     FindSources: TypeAlias = Callable[..., Sequence[Source]]

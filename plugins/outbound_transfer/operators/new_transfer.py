@@ -9,18 +9,18 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
+from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.models import build_new_transfer
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
 from outbound_transfer.operators.transfer_task import TransferTaskOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.models import build_new_transfer
-from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.arguments import to_repeatable
 from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
 
 if TYPE_CHECKING:
+    from outbound_transfer.client.models import NewTransfer
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.models import NewTransfer
 
 #: Arguments that are a single text.
 _TEXT_FIELDS: Final = ("subject", "message", "security", "security_question", "security_answer")

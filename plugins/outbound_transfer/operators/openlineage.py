@@ -18,11 +18,11 @@ from openlineage.client.facet_v2 import RunFacet
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.client.models import DRAFT
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.delivery.row import Memory, read_memory
 from outbound_transfer.hooks.connection import dataset_namespace
-from outbound_transfer.protocol.models import DRAFT
 
 #: The facet's name in a run.
 FACET: Final = "outboundTransfer"

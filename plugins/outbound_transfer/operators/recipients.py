@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
-from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.models import MAX_RECIPIENTS
-from outbound_transfer.protocol.recipients import RECIPIENT_FIELDS
+from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.models import MAX_RECIPIENTS
+from outbound_transfer.client.recipients import RECIPIENT_FIELDS
 from outbound_transfer.tasks.masking import mask_phones
 
 ON_EMPTY: Final = ("fail", "skip")

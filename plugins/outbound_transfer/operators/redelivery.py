@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
+from outbound_transfer.client.addresses import duplicate_addresses, normalize_address
+from outbound_transfer.client.errors import AlreadyDelivered, InvalidDelivery
+from outbound_transfer.client.identity import identity_of
+from outbound_transfer.client.ids import resolve_transfer_id
+from outbound_transfer.client.models import CANCELED, as_recipient_list
+from outbound_transfer.client.recipients import parse_text, show_address
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.addresses import duplicate_addresses, normalize_address
-from outbound_transfer.protocol.errors import AlreadyDelivered, InvalidDelivery
-from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.models import CANCELED, as_recipient_list
-from outbound_transfer.protocol.recipients import parse_text, show_address
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.protocol.models import Transfer
 
 #: Begins the subject of a second delivery that is given none.
 SUBJECT_PREFIX: Final = "Once more: "
@@ -140,7 +140,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier attempt may have sent to, otherwise who is left."""
-        from outbound_transfer.protocol.digests import digest, matches
+        from outbound_transfer.delivery.digests import digest, matches
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
         self._picked_up |= _normalized(first.picked_up)

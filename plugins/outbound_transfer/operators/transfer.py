@@ -13,6 +13,10 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
 )
 from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
+from outbound_transfer.client.ids import check_delivery_key, resolve_transfer_id
+from outbound_transfer.client.models import to_builtins, to_result
+from outbound_transfer.client.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
@@ -20,10 +24,6 @@ from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
 from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
-from outbound_transfer.protocol.errors import DeferRequested, InvalidDelivery, TaskNotRunning
-from outbound_transfer.protocol.ids import check_delivery_key, resolve_transfer_id
-from outbound_transfer.protocol.models import to_builtins, to_result
-from outbound_transfer.protocol.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -31,14 +31,14 @@ from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, tra
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.errors import OutboundTransferError
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.errors import OutboundTransferError
-    from outbound_transfer.protocol.models import Transfer
 
 
 #: Arguments of the wait that have no effect without one, and their defaults. DAGs have the others for their sensors.
@@ -199,7 +199,7 @@ class DiscardTransferOperator(TransferTaskOperator):
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
             self.log.info("No draft was created; nothing to discard")
             return True
-        from outbound_transfer.client import Discarded
+        from outbound_transfer.client.models import Discarded
         from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import find_row, require_draft
@@ -378,7 +378,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
     def _open_client(self) -> Client:
         """Return a client whose calls give up soon and do not defer."""
-        from outbound_transfer.client import RetryPolicy
+        from outbound_transfer.client.retry import RetryPolicy
 
         return self.hook(policy=RetryPolicy(max_attempts=3, timeout=300.0)).get_conn()
 

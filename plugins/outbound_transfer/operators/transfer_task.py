@@ -15,13 +15,13 @@ from outbound_transfer.airflow_compat.names import (
     TaskDeferred,
 )
 from outbound_transfer.airflow_compat.task_try import TaskTry, is_test_run
+from outbound_transfer.client.errors import Rehearsed
+from outbound_transfer.client.ids import resolve_transfer_id
+from outbound_transfer.client.models import to_result
+from outbound_transfer.client.outcomes import REHEARSED, TransferOutcome
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.errors import Rehearsed
-from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.models import to_result
-from outbound_transfer.protocol.outcomes import REHEARSED, TransferOutcome
-from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.receipt import ReceiptMixin
 from outbound_transfer.tasks.waiting import to_seconds
@@ -29,11 +29,12 @@ from outbound_transfer.tasks.waiting import to_seconds
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from outbound_transfer.client import Client, RetryPolicy
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.models import Transfer
+    from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.attempt import Attempt
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.row import Row
-    from outbound_transfer.protocol.models import Transfer
 
 
 class RehearsalFinished(AirflowSkipException):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryError, ResultTooLong
 from outbound_transfer.queries.file_formats import write_result

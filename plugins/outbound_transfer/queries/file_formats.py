@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import PurePath
 from typing import BinaryIO, Final
 
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.rows import Result
 

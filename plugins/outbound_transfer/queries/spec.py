@@ -8,8 +8,8 @@ from datetime import UTC, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from outbound_transfer.protocol.content_disposition import check_name
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.content_disposition import check_name
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.queries.file_formats import format_of
 
 _FIELDS: Final = frozenset(("sql", "file_name", "parameters", "file_format"))

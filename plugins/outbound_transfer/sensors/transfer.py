@@ -10,9 +10,9 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
+from outbound_transfer.client.outcomes import TransferOutcome
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
-from outbound_transfer.protocol.outcomes import TransferOutcome
 from outbound_transfer.tasks.arguments import is_fixed
 from outbound_transfer.tasks.outcome_report import report_outcome
 from outbound_transfer.tasks.receipt import ReceiptMixin

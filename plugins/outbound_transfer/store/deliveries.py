@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.models import DRAFT
-from outbound_transfer.protocol.outcomes import (
+from outbound_transfer.client.errors import OutboundTransferError
+from outbound_transfer.client.models import DRAFT
+from outbound_transfer.client.outcomes import (
     DELETED,
     FAILED,
     IN_DOUBT,
@@ -26,9 +26,9 @@ from outbound_transfer.protocol.outcomes import (
     TERMINAL_STATUSES,
     status_rank,
 )
-from outbound_transfer.protocol.personal_data import ERASED
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import DeliveriesUnavailable, UnusableDatabase
+from outbound_transfer.store.personal_data import ERASED
 from outbound_transfer.store.rows import Shown, Stored
 from outbound_transfer.store.types import FLAG, WHOLE, Text, Time
 

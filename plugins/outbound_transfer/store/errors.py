@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.client.errors import OutboundTransferError
 
 
 class UnsupportedDatabase(OutboundTransferError):

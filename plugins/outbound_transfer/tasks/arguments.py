@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.errors import InvalidDelivery
 
 
 def is_fixed(value: Any) -> bool:

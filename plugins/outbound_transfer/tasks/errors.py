@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.errors import (
     AlreadyDelivered,
     CallError,
     FileConflict,
@@ -41,7 +41,7 @@ def _failure_of(error: Exception) -> AirflowFailException:
 def fails_without_retry(error: BaseException) -> bool:
     """Return whether a retry would fail in the same way (service-api.md, R50)."""
     # Loaded with the first task: a DAG file that is only parsed does not need them.
-    from outbound_transfer.protocol.errors import InvalidSettings
+    from outbound_transfer.client.errors import InvalidSettings
     from outbound_transfer.store.errors import NoDeliveriesTable, UnsupportedDatabase, UnusableDatabase
 
     if isinstance(error, CallError):

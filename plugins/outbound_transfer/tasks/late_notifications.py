@@ -12,19 +12,19 @@ from outbound_transfer.airflow_compat.names import (
     AirflowFailException,
     timezone,
 )
+from outbound_transfer.client.outcomes import OUTCOME_KEY, TransferOutcome
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.notes import state_store
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.lateness import find_late, first_late_at, late_reason
-from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome
-from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry
 from outbound_transfer.tasks.notifiers import call_notifiers, to_items, to_notifiers
+from outbound_transfer.waiting.lateness import find_late, first_late_at, late_reason
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.client.models import Transfer
 
 #: Where a task stores by which items of ``notify_after`` it has notified, and of which transfer.
 _STATE_KEY: Final = "outbound_transfer_late"

@@ -7,7 +7,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, BaseNotifier, redact
-from outbound_transfer.protocol.wording import clean
+from outbound_transfer.client.wording import clean
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outbound_transfer.airflow_compat.names import AirflowRescheduleException, AirflowTaskTimeout, redact
-from outbound_transfer.protocol.models import to_builtins
-from outbound_transfer.protocol.outcomes import OUTCOME_KEY, TransferOutcome
+from outbound_transfer.client.models import to_builtins
+from outbound_transfer.client.outcomes import OUTCOME_KEY, TransferOutcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

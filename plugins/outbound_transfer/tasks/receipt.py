@@ -19,17 +19,17 @@ from outbound_transfer import __version__
 from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import AirflowRescheduleException, timezone
 from outbound_transfer.airflow_compat.object_storage import write_whole
+from outbound_transfer.client.errors import CallError, InvalidDelivery
+from outbound_transfer.client.identity import identity_of
+from outbound_transfer.client.models import to_builtins
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.protocol.errors import CallError, InvalidDelivery
-from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.models import to_builtins
 from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.row import Memory
-    from outbound_transfer.protocol.models import Transfer
 
 #: A reader of this version can read any document of this version, which may have further fields.
 SCHEMA_VERSION: Final = 1

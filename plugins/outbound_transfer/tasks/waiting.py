@@ -22,15 +22,15 @@ from outbound_transfer.airflow_compat.names import (
     timezone,
 )
 from outbound_transfer.airflow_compat.run_state import read_clears
+from outbound_transfer.client.errors import CallError
+from outbound_transfer.client.identity import identity_of
+from outbound_transfer.client.ids import resolve_transfer_id
+from outbound_transfer.client.models import Transfer, to_summary_dict
+from outbound_transfer.client.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint, wait_outcome
 from outbound_transfer.delivery.notes import state_store
 from outbound_transfer.delivery.shown import show_seen
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.errors import CallError
-from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.models import Transfer, to_summary_dict
-from outbound_transfer.protocol.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint, wait_outcome
 from outbound_transfer.tasks.errors import fail_without_retry
 from outbound_transfer.tasks.late_notifications import LateNotifications
 
@@ -85,7 +85,7 @@ def default_sensor_timeout() -> float:
 
 
 def checked_transfer_id(transfer_id: Any) -> str:
-    """Return the transfer's id, as :func:`~outbound_transfer.protocol.ids.resolve_transfer_id` does.
+    """Return the transfer's id, as :func:`~outbound_transfer.client.ids.resolve_transfer_id` does.
 
     :raises AirflowFailException: it is not a transfer's id. Raised before the task starts to wait.
     """
@@ -292,7 +292,7 @@ class DeferrableWaitMixin(BaseOperator):
 
         :param sent: the transfer as this task has sent it; another one under its id does not end the wait well.
         """
-        from outbound_transfer.protocol.digests import digest
+        from outbound_transfer.delivery.digests import digest
         from outbound_transfer.triggers.transfer import TransferTrigger
 
         trigger = TransferTrigger(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event
+from outbound_transfer.client.errors import DeferRequested, MalformedResponse
+from outbound_transfer.client.models import to_epoch
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.errors import DeferRequested, MalformedResponse
-from outbound_transfer.protocol.models import to_epoch
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
@@ -20,9 +20,9 @@ from outbound_transfer.warehouse.destination import check_account
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
+    from outbound_transfer.client.errors import CallError
+    from outbound_transfer.client.events import Page
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.errors import CallError
-    from outbound_transfer.protocol.events import Page
     from outbound_transfer.transfers.feed_ingest import FeedIngest
     from outbound_transfer.warehouse.destination import EventDestination
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.traces import trace
-from outbound_transfer.protocol.errors import CallError
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.errors import CursorMoved, RowsRefused, TooManyRejectedLines
 
 if TYPE_CHECKING:
-    from outbound_transfer.protocol.events import Page
+    from outbound_transfer.client.events import Page
     from outbound_transfer.warehouse.destination import EventDestination
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from airflow.sdk import Asset, BaseOperator
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.airflow_compat.version import HAS_PARTITIONS
 from outbound_transfer.assets.outbound_transfer import days_asset
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.errors import InvalidDelivery
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

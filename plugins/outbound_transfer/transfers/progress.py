@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.client.events import Page
+from outbound_transfer.client.wording import pluralize
 
 #: Limits for the types of events, which the service names: they are stored in the deferred task and the XCom.
 MAX_TYPES: Final = 50

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.protocol.errors import InvalidDelivery
 from outbound_transfer.queries.errors import ResultEmpty
 from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
@@ -16,10 +16,10 @@ from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_error
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.errors import OutboundTransferError
     from outbound_transfer.queries.export import QueryExport
     from outbound_transfer.queries.spec import QuerySpec
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event, table_asset
 from outbound_transfer.client.client import MAX_PAGE_SIZE
+from outbound_transfer.client.errors import InvalidDelivery, MalformedResponse
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.protocol.errors import InvalidDelivery, MalformedResponse
-from outbound_transfer.protocol.wording import pluralize
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.warehouse.destination import check_account
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
@@ -18,9 +18,9 @@ from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, che
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.client.errors import CallError
+    from outbound_transfer.client.models import Transfer
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.protocol.errors import CallError
-    from outbound_transfer.protocol.models import Transfer
     from outbound_transfer.warehouse.transfers import SyncState, TransferTables
 
 

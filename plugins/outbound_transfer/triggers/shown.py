@@ -11,7 +11,7 @@ from outbound_transfer.delivery.place import find_rows
 from outbound_transfer.delivery.shown import show
 
 if TYPE_CHECKING:
-    from outbound_transfer.protocol.models import Transfer
+    from outbound_transfer.client.models import Transfer
 
 log = logging.getLogger(__name__)
 

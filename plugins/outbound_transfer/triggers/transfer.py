@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.observability import metrics
-from outbound_transfer.protocol.digests import matches
-from outbound_transfer.protocol.identity import identity_of
-from outbound_transfer.protocol.models import Transfer, to_builtins, to_summary_dict
-from outbound_transfer.protocol.outcomes import (
+from outbound_transfer.client.identity import identity_of
+from outbound_transfer.client.models import Transfer, to_builtins, to_summary_dict
+from outbound_transfer.client.outcomes import (
     OTHER_TRANSFER,
     OUTCOME_KEY,
     STATUS_HINTS,
@@ -29,6 +26,9 @@ from outbound_transfer.protocol.outcomes import (
     skip_reason,
     wait_outcome,
 )
+from outbound_transfer.delivery.digests import matches
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.observability import metrics
 from outbound_transfer.triggers.shown import show_soon
 from outbound_transfer.waiting.wait import Wait
 
@@ -194,7 +194,7 @@ class TransferTrigger(BaseTrigger):
 
 
 def _new_poll(conn_id: str) -> Poll:
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
     from outbound_transfer.client.retry import POLL_RETRY_POLICY
     from outbound_transfer.hooks.call_observer import CallMetricsObserver
     from outbound_transfer.waiting.poll import Poll

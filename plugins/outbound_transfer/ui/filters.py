@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlencode
 
-from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.protocol.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
-from outbound_transfer.protocol.wording import clean
+from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
+from outbound_transfer.client.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
+from outbound_transfer.client.wording import clean
 
 #: Lengths of the time window, in days.
 WINDOWS: Final = (7, 30, 90, 365)

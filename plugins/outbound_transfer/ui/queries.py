@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from outbound_transfer.protocol.models import DRAFT
-from outbound_transfer.protocol.outcomes import IN_DOUBT
+from outbound_transfer.client.models import DRAFT
+from outbound_transfer.client.outcomes import IN_DOUBT
 from outbound_transfer.ui.filters import FINISHED_STATUSES, IN_FLIGHT, WITH_ERROR, Filter, Position, window_start
 from outbound_transfer.warehouse.tables import FEED_CURSOR, FEED_POLLS, REJECTED_LINES, with_names
 

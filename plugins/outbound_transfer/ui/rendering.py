@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse
 
-from outbound_transfer.protocol.wording import DASH, format_duration
+from outbound_transfer.client.wording import DASH, format_duration
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from outbound_transfer.client.health import is_behind
+from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED
+from outbound_transfer.client.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
+from outbound_transfer.client.web_links import transfer_url
+from outbound_transfer.client.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.delivery.row import Memory
-from outbound_transfer.protocol.health import is_behind
-from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED
-from outbound_transfer.protocol.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
-from outbound_transfer.protocol.web_links import transfer_url
-from outbound_transfer.protocol.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.ui.filters import FINISHED_STATUSES
 from outbound_transfer.ui.queries import Row
 from outbound_transfer.warehouse.timestamps import parse_timestamp

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import Response
 
+from outbound_transfer.client.wording import clean
 from outbound_transfer.delivery.place import DeliveriesPlace, find_deliveries
 from outbound_transfer.links.transfer import find_web_url
-from outbound_transfer.protocol.wording import clean
 from outbound_transfer.ui import queries, view_models
 from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH_SECONDS, WINDOWS, Filter
 from outbound_transfer.ui.queries import Row, TaskKey, row_position

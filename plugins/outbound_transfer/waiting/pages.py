@@ -12,14 +12,14 @@ import msgspec
 import sqlalchemy as sa
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
-from outbound_transfer.protocol.models import Transfer, TransferPage
+from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.types import Text
 from outbound_transfer.waiting.thread import start_thread
 from outbound_transfer.warehouse.config import deliveries_conn_id, table_naming
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Settings
+    from outbound_transfer.client.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -17,16 +17,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
+from outbound_transfer.client.errors import CallsStopped, Forbidden, InvalidApiKey
+from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.traces import trace
-from outbound_transfer.protocol.errors import CallsStopped, Forbidden, InvalidApiKey
-from outbound_transfer.protocol.models import Transfer
 from outbound_transfer.waiting.pages import find_pages
 from outbound_transfer.waiting.reader import Reader
 from outbound_transfer.waiting.thread import start_thread
 from outbound_transfer.waiting.wait import Wait
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Client, Settings
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.settings import Settings
 
 log = logging.getLogger(__name__)
 

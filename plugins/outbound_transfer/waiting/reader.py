@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.errors import (
     CallError,
     Forbidden,
     InvalidApiKey,
@@ -16,11 +16,11 @@ from outbound_transfer.protocol.errors import (
     NotFound,
     RateLimited,
 )
-from outbound_transfer.protocol.models import CANCELED, COMPLETE, EXPIRED, Transfer, TransferPage, to_epoch
+from outbound_transfer.client.models import CANCELED, COMPLETE, EXPIRED, Transfer, TransferPage, to_epoch
 from outbound_transfer.waiting.wait import OUTSTANDING
 
 if TYPE_CHECKING:
-    from outbound_transfer.client import Client
+    from outbound_transfer.client.client import Client
     from outbound_transfer.waiting.pages import SharedPages
 
 T = TypeVar("T")

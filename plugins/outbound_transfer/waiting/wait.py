@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
-from outbound_transfer.protocol.errors import InvalidDelivery, NotFound
-from outbound_transfer.protocol.ids import resolve_transfer_id
-from outbound_transfer.protocol.lateness import first_late_at
-from outbound_transfer.protocol.models import PARTIAL, PENDING, Transfer, to_epoch
-from outbound_transfer.protocol.outcomes import OutcomeRules, describe, status_hint
+from outbound_transfer.client.errors import InvalidDelivery, NotFound
+from outbound_transfer.client.ids import resolve_transfer_id
+from outbound_transfer.client.models import PARTIAL, PENDING, Transfer, to_epoch
+from outbound_transfer.client.outcomes import OutcomeRules, describe, status_hint
+from outbound_transfer.waiting.lateness import first_late_at
 
 #: Statuses of transfers that are outstanding, in the order in which they are listed: one that moves is then seen.
 OUTSTANDING: Final = (PENDING, PARTIAL)

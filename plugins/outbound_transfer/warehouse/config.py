@@ -6,7 +6,7 @@ import logging
 from typing import Final, TypedDict
 
 from outbound_transfer.airflow_compat.names import conf
-from outbound_transfer.protocol.personal_data import RecipientNaming
+from outbound_transfer.store.personal_data import RecipientNaming
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from outbound_transfer.protocol.events import MAX_CURSOR, Page
+from outbound_transfer.client.events import MAX_CURSOR, Page
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, OtherAccount, UnknownFeed
 
 #: Characters of an account's name.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outbound_transfer.protocol.errors import OutboundTransferError
+from outbound_transfer.client.errors import OutboundTransferError
 
 if TYPE_CHECKING:
-    from outbound_transfer.protocol.events import Page
+    from outbound_transfer.client.events import Page
 
 
 class WarehouseError(OutboundTransferError):

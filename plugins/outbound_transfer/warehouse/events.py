@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from outbound_transfer.protocol.event_content import find_conflicts
-from outbound_transfer.protocol.events import MAX_CURSOR, Event, Page
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.client.events import MAX_CURSOR, Event, Page
+from outbound_transfer.client.wording import pluralize
+from outbound_transfer.store.event_content import find_conflicts
 from outbound_transfer.warehouse.accounts import bind_account
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from outbound_transfer.airflow_compat.names import redact
-from outbound_transfer.protocol.errors import OutboundTransferError
-from outbound_transfer.protocol.health import Finding, Health, judge_feed
+from outbound_transfer.client.errors import OutboundTransferError
+from outbound_transfer.client.health import Finding, Health, judge_feed
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
 from outbound_transfer.warehouse.errors import UnknownFeed

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from outbound_transfer.protocol.wording import pluralize
+from outbound_transfer.client.wording import pluralize
 from outbound_transfer.warehouse.accounts import read_address
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (

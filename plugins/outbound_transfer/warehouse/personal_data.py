@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from outbound_transfer.protocol.event_content import erase_event, event_of
-from outbound_transfer.protocol.outcomes import DELETED, TERMINAL_STATUSES
-from outbound_transfer.protocol.personal_data import ERASED, AddressSearch, erased_line
+from outbound_transfer.client.outcomes import DELETED, TERMINAL_STATUSES
+from outbound_transfer.store.event_content import erase_event, event_of
+from outbound_transfer.store.personal_data import ERASED, AddressSearch, erased_line
 from outbound_transfer.warehouse.database import Warehouse, fetch_all
 from outbound_transfer.warehouse.tables import (
     BYTES,

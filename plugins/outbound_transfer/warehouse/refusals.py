@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.client.events import Event, Page, RejectedLine
 
 #: Inserts the rows of a page in a trial transaction; returns the database's error, or None if it accepts them.
 Refusal: TypeAlias = Callable[[Page], Exception | None]

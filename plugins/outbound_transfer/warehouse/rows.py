@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from datetime import datetime
 
-from outbound_transfer.protocol.events import Page, RejectedLine
+from outbound_transfer.client.events import Page, RejectedLine
 from outbound_transfer.warehouse.dialects import Row
 from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp
 

@@ -27,7 +27,7 @@ from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
-from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
+from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.protocol.events import MAX_EVENT_ID_BYTES
-from outbound_transfer.protocol.models import Transfer
-from outbound_transfer.protocol.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
-from outbound_transfer.protocol.personal_data import AS_THEY_ARE, RecipientNaming
+from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
+from outbound_transfer.client.models import Transfer
+from outbound_transfer.client.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
+from outbound_transfer.store.personal_data import AS_THEY_ARE, RecipientNaming
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LISTING, ensure_schema

@@ -14,7 +14,7 @@ import pytest
 import sqlglot
 from views import VIEWS
 
-from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore, PollRecord
 from outbound_transfer.warehouse.views import render_views

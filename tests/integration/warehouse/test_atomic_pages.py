@@ -8,7 +8,7 @@ from typing import Any
 import psycopg.rows
 import pytest
 
-from outbound_transfer.protocol.events import Page
+from outbound_transfer.client.events import Page
 from outbound_transfer.warehouse.events import EventStore
 from support.feed_pages import CONSISTENT, PAGES, Fault, Faulty, drop_tables, rewind, state_of, tables
 from support.warehouses import Hook

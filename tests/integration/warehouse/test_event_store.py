@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.events import Page
+from outbound_transfer.client.events import Page
 from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, TooManyRejectedLines

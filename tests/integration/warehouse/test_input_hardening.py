@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.protocol.events import Page
+from outbound_transfer.client.events import Page
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import MAX_NOTE, PollRecord
 from outbound_transfer.warehouse.errors import RowsRefused

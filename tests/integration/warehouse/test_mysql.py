@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.protocol.events import Page
+from outbound_transfer.client.events import Page
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.errors import PageRefused, RowsRefused

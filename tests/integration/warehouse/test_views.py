@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outbound_transfer.protocol.events import Event, Page
-from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.client.events import Event, Page
+from outbound_transfer.client.models import Recipient, Transfer
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.errors import MissingTables, UnsupportedWarehouse

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outbound_transfer.protocol.events import Page
-from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.client.events import Page
+from outbound_transfer.store.personal_data import AddressSearch
 from resilience.crash_ingest.killer import MOMENTS, Killer, in_a_process
 from resilience.crash_ingest.targets import LAKES, WAREHOUSES, Target, databases, target_of
 from support.feed_pages import page

@@ -31,7 +31,7 @@ from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
 from outbound_transfer.lake.object_personal_data import ObjectPersonalData
 from outbound_transfer.lake.object_store import ObjectStore
 from outbound_transfer.lake.objects import ObjectEventDestination
-from outbound_transfer.protocol.personal_data import AddressSearch
+from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
 from outbound_transfer.warehouse.errors import UnknownFeed, WarehouseBusy

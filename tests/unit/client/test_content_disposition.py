@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.content_disposition import MAX_NAME_BYTES, attachment, check_name
-from outbound_transfer.protocol.errors import NameRefused
+from outbound_transfer.client.content_disposition import MAX_NAME_BYTES, attachment, check_name
+from outbound_transfer.client.errors import NameRefused
 from outbound_transfer_sandbox.domain.content_disposition import filename as as_the_service_reads_it
 
 GOOD = [

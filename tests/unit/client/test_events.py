@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.errors import MalformedResponse
-from outbound_transfer.protocol.events import MAX_CURSOR, MAX_EVENT_ID_BYTES, Page, read_page
-from outbound_transfer.protocol.nesting import MAX_DEPTH
+from outbound_transfer.client.errors import MalformedResponse
+from outbound_transfer.client.events import MAX_CURSOR, MAX_EVENT_ID_BYTES, Page, read_page
+from outbound_transfer.client.nesting import MAX_DEPTH
 
 EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbound_transfer.client.decoding import decode_page, decode_transfer
+from outbound_transfer.client.models import SECURITY_OPTIONS, Transfer, build_new_transfer, to_builtins
 from outbound_transfer.exceptions import InvalidDelivery
-from outbound_transfer.protocol.decoding import decode_page, decode_transfer
-from outbound_transfer.protocol.models import SECURITY_OPTIONS, Transfer, build_new_transfer, to_builtins
 
 ANN, BOB = "ann@example.com", "bob@example.org"
 PHONE, ANSWER = "+49 (30) 555-0199", "my secret dog"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from outbound_transfer.client.events import Page, read_page
 from outbound_transfer.lake.rows import SCHEMA, page_table
-from outbound_transfer.protocol.events import Page, read_page
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

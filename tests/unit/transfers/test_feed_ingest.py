@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outbound_transfer.protocol.errors import ConnectionLost
-from outbound_transfer.protocol.events import Event, Page, RejectedLine
+from outbound_transfer.client.errors import ConnectionLost
+from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.transfers.feed_ingest import FEED_INTERVAL, FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
 from outbound_transfer.warehouse.database import Warehouse

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
-from outbound_transfer.protocol.errors import InvalidDelivery
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.transfers import loaded_days as module
 from outbound_transfer.transfers.loaded_days import MAX_DAYS, LoadedDaysOperator, loaded_days
 

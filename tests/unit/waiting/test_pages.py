@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from outbound_transfer.protocol.models import Recipient, Transfer, TransferPage, UnreadableRow
+from outbound_transfer.client.models import Recipient, Transfer, TransferPage, UnreadableRow
 from outbound_transfer.store.engine import Database
 from outbound_transfer.waiting import pages
 from outbound_transfer.waiting.pages import SharedPages

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.client import Settings
-from outbound_transfer.protocol.errors import InvalidApiKey
-from outbound_transfer.protocol.models import Transfer, TransferPage
-from outbound_transfer.protocol.outcomes import OutcomeRules
+from outbound_transfer.client.errors import InvalidApiKey
+from outbound_transfer.client.models import Transfer, TransferPage
+from outbound_transfer.client.outcomes import OutcomeRules
+from outbound_transfer.client.settings import Settings
 from outbound_transfer.waiting import poll, wait
 from outbound_transfer.waiting.pages import SharedPages
 from outbound_transfer.waiting.poll import Poll, join_poll

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.errors import ConnectionLost, InvalidApiKey, NotFound, RateLimited, ServerFault
-from outbound_transfer.protocol.models import Transfer, TransferPage
+from outbound_transfer.client.errors import ConnectionLost, InvalidApiKey, NotFound, RateLimited, ServerFault
+from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.waiting import reader
 from outbound_transfer.waiting.pages import SharedPages
 from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, Reader

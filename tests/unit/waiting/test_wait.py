@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.models import Recipient, Transfer
-from outbound_transfer.protocol.outcomes import OutcomeRules
+from outbound_transfer.client.models import Recipient, Transfer
+from outbound_transfer.client.outcomes import OutcomeRules
 from outbound_transfer.waiting.wait import Wait
 
 SENT, EXPIRES = "2024-01-01T00:00:00Z", "2024-01-11T00:00:00Z"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outbound_transfer.protocol.events import Page, read_page
+from outbound_transfer.client.events import Page, read_page
 from outbound_transfer.warehouse.refusals import storable_page
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)

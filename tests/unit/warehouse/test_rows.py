@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.protocol.events import Event, Page, RejectedLine
 from outbound_transfer.transfers.progress import (
     MAX_TYPE_LENGTH,
     MAX_TYPES,

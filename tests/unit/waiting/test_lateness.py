@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.lateness import find_late, first_late_at
-from outbound_transfer.protocol.models import Recipient, Transfer
+from outbound_transfer.client.models import Recipient, Transfer
+from outbound_transfer.waiting.lateness import find_late, first_late_at
 
 SENT = datetime(2026, 3, 1, tzinfo=UTC)
 EXPIRY = SENT + timedelta(days=7)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from outbound_transfer.protocol.addresses import normalize_address, normalize_text
-from outbound_transfer.protocol.models import NewTransfer, Transfer
+from outbound_transfer.client.addresses import normalize_address, normalize_text
+from outbound_transfer.client.models import NewTransfer, Transfer
 
 #: Subject and sorted addresses, normalized for case, white space and composed characters.
 Identity: TypeAlias = tuple[str, tuple[str, ...]]

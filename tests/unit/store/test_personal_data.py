@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.personal_data import (
+from outbound_transfer.store.personal_data import (
     AddressSearch,
     RecipientNaming,
     erase_list,

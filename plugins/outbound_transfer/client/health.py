@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client.errors import (
     InvalidApiKey,
     InvalidRequest,
     InvalidSettings,
@@ -16,7 +16,7 @@ from outbound_transfer.protocol.errors import (
     ServerFault,
     ServiceError,
 )
-from outbound_transfer.protocol.wording import format_duration
+from outbound_transfer.client.wording import format_duration
 
 #: Seconds by which the clocks of the service and of Airflow may differ before an earlier send can be overlooked.
 CLOCK_MARGIN: Final = 3_600.0

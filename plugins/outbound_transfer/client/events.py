@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
-from outbound_transfer.protocol.errors import MalformedResponse
-from outbound_transfer.protocol.nesting import MAX_DEPTH, is_closed, is_deep
+from outbound_transfer.client.errors import MalformedResponse
+from outbound_transfer.client.nesting import MAX_DEPTH, is_closed, is_deep
 
 CONTENT_TYPE: Final = "application/x-ndjson"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outbound_transfer.protocol.errors import InvalidDelivery
-from outbound_transfer.protocol.models import is_valid_unicode
+from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.models import is_valid_unicode
 
 
 def resolve_transfer_id(given: Any) -> str:

@@ -7,7 +7,7 @@ import unicodedata
 from typing import Final
 from urllib.parse import quote
 
-from outbound_transfer.protocol.errors import NameRefused
+from outbound_transfer.client.errors import NameRefused
 
 #: Limit of common file systems, so that a recipient can save the file.
 MAX_NAME_BYTES: Final = 255

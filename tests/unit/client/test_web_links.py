@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.client import Settings
-from outbound_transfer.protocol.web_links import transfer_url
+from outbound_transfer.client.settings import Settings
+from outbound_transfer.client.web_links import transfer_url
 
 
 @pytest.mark.parametrize(

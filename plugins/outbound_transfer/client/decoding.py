@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from outbound_transfer.protocol.models import Transfer, TransferPage, UnreadableRow, is_valid_unicode
+from outbound_transfer.client.models import Transfer, TransferPage, UnreadableRow, is_valid_unicode
 
 #: Longer numbers become floats: Python refuses to parse very long integers, and with them the whole text.
 _MAX_DIGITS: Final = 300

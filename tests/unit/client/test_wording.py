@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.protocol.wording import format_bytes, pluralize
+from outbound_transfer.client.wording import format_bytes, pluralize
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (21, "21 files")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from outbound_transfer.protocol.models import Transfer, to_epoch
+from outbound_transfer.client.models import Transfer, to_epoch
 
 
 def find_late(transfer: Transfer, notify_after: Iterable[float], now: float) -> list[float]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.redaction import MAX_LENGTH, redact
+from outbound_transfer.client.redaction import MAX_LENGTH, redact
 
 PHONE, ANSWER, KEY = "+1 (555) 867-5309", "Čapek's 7  swallows", "otk_5f1c09d2e7ab4c"
 SECRETS = (PHONE, ANSWER, KEY)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from outbound_transfer.protocol.addresses import normalize_address, to_unicode_domain
+from outbound_transfer.client.addresses import normalize_address, to_unicode_domain
 
 #: What is stored in the place of a text with an erased address.
 ERASED: Final = "(erased)"

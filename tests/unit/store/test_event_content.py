@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.event_content import content_digest, find_conflicts
-from outbound_transfer.protocol.events import Event, read_line
+from outbound_transfer.client.events import Event, read_line
+from outbound_transfer.store.event_content import content_digest, find_conflicts
 
 
 def parse(text: str, line: int = 1) -> Event:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from outbound_transfer.protocol.events import Event, read_line
-from outbound_transfer.protocol.personal_data import erased_content, read_erased_digest
+from outbound_transfer.client.events import Event, read_line
+from outbound_transfer.store.personal_data import erased_content, read_erased_digest
 
 #: The columns of an event's content.
 _COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outbound_transfer.protocol.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING, Transfer
+from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING, Transfer
 
 #: Statuses that no longer change (service-api.md, R18).
 TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.protocol.models import Recipient, Transfer, to_result
-from outbound_transfer.protocol.outcomes import KNOWN_STATUSES, Outcome, OutcomeRules, TransferOutcome, describe
+from outbound_transfer.client.models import Recipient, Transfer, to_result
+from outbound_transfer.client.outcomes import KNOWN_STATUSES, Outcome, OutcomeRules, TransferOutcome, describe
 
 EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", Outcome.SUCCEED, None
 

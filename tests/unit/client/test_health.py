@@ -6,15 +6,15 @@ from itertools import product
 
 import pytest
 
-from outbound_transfer.protocol import health
-from outbound_transfer.protocol.errors import (
+from outbound_transfer.client import health
+from outbound_transfer.client.errors import (
     InvalidRequest,
     InvalidSettings,
     NotConnected,
     ServiceError,
     TimedOut,
 )
-from outbound_transfer.protocol.health import CLOCK_MARGIN, MAX_CLOCK_DIFFERENCE, MAX_FEED_LAG, Health
+from outbound_transfer.client.health import CLOCK_MARGIN, MAX_CLOCK_DIFFERENCE, MAX_FEED_LAG, Health
 
 OK, DEGRADED, BROKEN, UNKNOWN = Health
 
