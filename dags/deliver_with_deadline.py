@@ -44,7 +44,7 @@ with DAG(
 An example of a deadline: the run ends when all recipients have picked up, and at noon Airflow's `DeadlineAlert`
 checks whether it has. The email names who has not, and links to the transfer. It uses the connection `smtp_default`;
 `TransferSlackNotifier`, or any notifier with `async_notify`, can replace it.
-The alert does not end the task, which keeps waiting, and sends another email a day before the transfer expires.
+The alert does not end the task, which keeps waiting.
 """,
 ):
     deliver = DeliverFilesOperator(
@@ -59,8 +59,6 @@ The alert does not end the task, which keeps waiting, and sends another email a 
         task_id="wait_for_pickup",
         transfer_id="{{ ti.xcom_pull('deliver', key='transfer_id') }}",
         deferrable=True,
-        notify_after=-timedelta(days=1),  # before it expires
-        notifiers=TransferSmtpNotifier(to="operations@example.com", from_email="airflow@example.com"),
     )
     discard = DiscardTransferOperator(  # for a task whose process was killed; others remove their draft themselves
         task_id="discard_draft",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
+from support.mail_server import MailServer
 from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
 
@@ -29,3 +31,14 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Sandbox]
             return other
 
         yield move
+
+
+@pytest.fixture
+def mail(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailServer]:
+    """A mail server behind Airflow's default SMTP connection."""
+    mail = MailServer()
+    extra = {"disable_ssl": True, "disable_tls": True, "from_email": "airflow@example.com"}
+    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+    with mail.served():
+        yield mail

@@ -58,7 +58,6 @@ FAULTS = {
     "refused reads of the feed, whose limit is one a minute": Fault(
         "CallsUsedUp", {'rate_limit_wait_seconds_total{conn_id="c", operation="events"}': "_x10 400x80"}, quiet=(25,)
     ),
-    "a late transfer": Fault("TransfersOverdue", {'late_transfers_total{conn_id="c"}': "_x10 1x120"}, (12,), (5, 75)),
     "an expired transfer": Fault(
         "TransfersOverdue",
         {SENT: "_x10 9x120", 'deliveries_total{conn_id="c", outcome="expired"}': "_x10 1x120"},

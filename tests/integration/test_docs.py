@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pkgutil
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +19,7 @@ import pytest
 
 import outbound_transfer
 from support.iceberg import connection_json, open_lake
+from support.timeouts import eventually
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md")) if path.name != "testing-your-dags.md"}
@@ -59,7 +62,6 @@ SENDS = {
     "statements": 1,
     "to_the_board": 1,
     "with_tickets": 1,
-    "who_is_late": 1,
     "summary": 1,
     "statements_by_customer": 2,
     "in_steps": 2,
@@ -67,26 +69,68 @@ SENDS = {
     "report_from_memory": 1,
     "monthly_figures": 1,
     "statements_to_all": 2,
-    "with_receipt": 1,
 }
+
+#: Examples in which recipients act, or do not, with tests of their own.
+RECIPES = {"receipt", "late_pickup", "resend"}
 
 
 def test_each_example_is_run() -> None:
-    assert DAGS.keys() == SENDS.keys()
+    assert DAGS.keys() == SENDS.keys() | RECIPES
 
 
-@pytest.mark.parametrize("name", DAGS)
-def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, request) -> None:
-    if name in ("who_is_late", "with_receipt"):
-        request.getfixturevalue("recipients_pick_up")
-    run = run_dag(DAGS[name], conf={"folder": str(surroundings), "receipts": str(surroundings / "receipts")})
+@pytest.mark.parametrize("name", SENDS)
+def test_an_example_runs(name, run_dag, connection, surroundings, sandbox) -> None:
+    run = run_dag(DAGS[name], conf={"folder": str(surroundings)})
 
     assert run.state == "success", run.states()
     assert len(sandbox.sent()) == SENDS[name]
-    receipts = [json.loads(path.read_text()) for path in (surroundings / "receipts").rglob("*.json")]
-    written = [(one["transfer"]["status"], one["written_by"]["task_id"]) for one in receipts]
-    assert written == ([("complete", "wait")] if name == "with_receipt" else [])
-    assert None not in [file["sha256"] for one in receipts for file in one["files"]]
+
+
+def test_the_recipe_of_a_receipt(run_dag, connection, surroundings, sandbox, recipients_pick_up) -> None:
+    conf = {"folder": str(surroundings), "receipts": str(surroundings / "receipts")}
+    run = run_dag(DAGS["receipt"], conf=conf)
+
+    assert run.state == "success", run.states()
+    (path,) = (surroundings / "receipts").iterdir()
+    receipt = json.loads(path.read_text())
+    assert (receipt["id"], receipt["status"], receipt["security"]) == (sandbox.assert_sent_once(), "complete", None)
+    assert {file["name"]: (file["size"], file["sha256"]) for file in receipt["files"]} == {
+        file.name: (file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest())
+        for file in surroundings.glob("*.csv")
+    }
+    assert (receipt["not_picked_up"], [bool(one["picked_up_at"]) for one in receipt["recipients"]]) == ([], [True])
+
+
+def test_the_recipe_of_a_late_pickup(run_dag, connection, surroundings, sandbox, mail) -> None:
+    def pick_up_once_it_is_late() -> None:
+        eventually(lambda: mail.messages)
+        sandbox.pickup(sandbox.assert_sent_once(), "ann@example.com")
+
+    with ThreadPoolExecutor(1) as pool:
+        picking_up = pool.submit(pick_up_once_it_is_late)
+        soon = DAGS["late_pickup"].replace("timedelta(days=2)", "timedelta(seconds=2)")
+        run = run_dag(soon, conf={"folder": str(surroundings)})
+        picking_up.result()
+
+    assert run.states() == {"deliver": "success", "late": "skipped", "wait": "success"}
+    (message,) = mail.parsed()
+    assert (message["To"], message["Subject"]) == ("operations@example.com", "Not picked up by 1 of 1: Statements")
+
+
+def test_the_recipe_of_a_resend(run_dag, connection, surroundings, sandbox) -> None:
+    def expire() -> None:
+        eventually(sandbox.sent)
+        sandbox.set_expiry(sandbox.assert_sent_once(), 0)
+
+    with ThreadPoolExecutor(1) as pool:
+        expiring = pool.submit(expire)
+        run = run_dag(DAGS["resend"], conf={"folder": str(surroundings)})
+        expiring.result()
+
+    assert run.state == "success", run.states()
+    first, second = (sandbox.transfer(one) for one in (run.xcom("deliver")["id"], run.xcom("resend")["id"]))
+    assert (first["status"], second["subject"]) == ("expired", "Once more: Statements")
 
 
 def shell_examples() -> list[str]:

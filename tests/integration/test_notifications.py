@@ -7,7 +7,6 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -25,10 +24,8 @@ from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkd
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.airflow_names import AirflowFailException
-from support.mail_server import MailServer
 from support.provider import TransferOutcome, build_new_transfer
 from support.tasks import SimulatedClock, task_instance
-from support.timeouts import eventually
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 HOSTILE = "<b>&</b> <!channel> <http://evil.example|Click> {{ var.value.secret }}\r\nBcc: eve@example.com"
@@ -65,16 +62,6 @@ def webhook(monkeypatch) -> Iterator[Webhook]:
     webhook.server.shutdown()
     webhook.server.server_close()
     thread.join()
-
-
-@pytest.fixture
-def mail(monkeypatch) -> Iterator[MailServer]:
-    mail = MailServer()
-    extra = {"disable_ssl": True, "disable_tls": True, "from_email": "airflow@example.com"}
-    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
-    with mail.served():
-        yield mail
 
 
 def failed(**outcome: Any) -> Any:
@@ -328,34 +315,3 @@ def test_a_callback_of_airflow_notifies(run_dag, connection, sandbox, mail, webh
     (body,) = webhook.bodies
     assert f"Transfer {outcome['transfer_id']} is pending; not picked up by 1 recipient: {ANN}" in body["text"]
     assert run.xcom("deliver_and_wait", key="outcome")["subject"] == "Other"
-
-
-LATE = """
-    from airflow.sdk import DAG
-    from datetime import timedelta
-    from outbound_transfer.notifications.smtp import TransferSmtpNotifier
-    from outbound_transfer.sensors.transfer import TransferSensor
-
-    with DAG("late", schedule=None):
-        TransferSensor(
-            task_id="wait", transfer_id={sent!r}, poke_interval=1, deferrable={deferrable},
-            notify_after=timedelta(microseconds=1),
-            notifiers=TransferSmtpNotifier(to="{{{{ dag.dag_id }}}}@example.com", title="Late in {{{{ dag.dag_id }}}}"),
-        )
-"""
-
-
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_a_late_transfer_is_notified_in_airflow(run_dag, connection, sandbox, sent, mail, deferrable) -> None:
-    def pick_up_once_it_is_late() -> None:
-        eventually(lambda: mail.messages)
-        sandbox.pickup(sent, ANN)
-
-    with ThreadPoolExecutor(1) as pool:
-        picking_up = pool.submit(pick_up_once_it_is_late)
-        run = run_dag(LATE.format(sent=sent, deferrable=deferrable))
-        picking_up.result()
-    assert run.state == "success"
-    (message,) = mail.parsed()
-    assert (message["To"], message["Subject"]) == ("late@example.com", "Late in late: Quarter")
-    assert "It was sent more than 0:00:00.000001 ago" in message.get_content()

@@ -115,12 +115,6 @@ def test_each_module_of_the_reference_exists(page: Path) -> None:
         assert pkgutil.resolve_name(name)
 
 
-def test_the_reference_shows_the_schema_of_receipts() -> None:
-    schema = (REPOSITORY / "plugins/outbound_transfer/receipt.schema.json").read_text()
-    (shown,) = re.findall(r"```json\n(.*?)```", (DOCS / "reference/receipt.md").read_text(), re.DOTALL)
-    assert shown == schema
-
-
 # Errors
 
 

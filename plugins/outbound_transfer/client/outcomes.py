@@ -60,8 +60,7 @@ STATUS_HINTS: Final = (UNKNOWN_STATUS_HINT, DRAFT_HINT)
 OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
 
 
-#: The XCom of a task that did not succeed, with the fields of :class:`TransferOutcome`; in the context of the
-#: ``notifiers`` of a wait, the outcome itself.
+#: The XCom of a task that did not succeed, with the fields of :class:`TransferOutcome`.
 OUTCOME_KEY: Final = "outcome"
 
 
@@ -74,12 +73,12 @@ class Outcome(StrEnum):
 
 
 class TransferOutcome(msgspec.Struct, frozen=True):
-    """What became of the transfer of a task that did not succeed, or is late: for callbacks, notifiers, other tasks.
+    """What became of the transfer of a task that did not succeed: for callbacks, notifiers, other tasks.
 
     What is not known is None, never "nobody". Addresses are in it, phones never: the service returns none.
 
     :ivar transfer_id: the transfer.
-    :ivar reason: why the task did not succeed, or why the transfer is late.
+    :ivar reason: why the task did not succeed.
     :ivar status: as it was last read; also None after a send in doubt.
     :ivar subject: of the transfer.
     :ivar picked_up: addresses of the recipients who have picked up.

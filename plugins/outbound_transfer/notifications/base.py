@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.names import BaseNotifier
-from outbound_transfer.client.outcomes import OUTCOME_KEY, TransferOutcome, outcome_of
+from outbound_transfer.client.outcomes import TransferOutcome, outcome_of
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.notifications.notice import (
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class TransferNotifier(BaseNotifier):
     """Notifies of a transfer: its subject, who has not picked it up, the reason, the task and a link.
 
-    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that, and in its
-    ``notifiers`` the wait. Elsewhere, such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run
-    is read from the service. What cannot be found out is left out: the notification goes out in any case.
+    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that. Elsewhere,
+    such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run is read from the service. What
+    cannot be found out is left out: the notification goes out in any case.
 
     :param title: begins the title; by default how many recipients are outstanding. The subject follows it.
     :param task_id: the task of the run that delivers, if it is not the one that fails; not a mapped one.
@@ -61,7 +61,7 @@ class TransferNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Send the notification."""
         location, hook = self._location(context), self._hook(context)
-        outcome = _known_outcome(context)
+        outcome = outcome_of(context.get("exception"))
         if outcome is None and (transfer_id := self._find_transfer_id(location)):
             try:
                 with hook:
@@ -114,12 +114,6 @@ class TransferNotifier(BaseNotifier):
 
 def _as_mapping(context: Context) -> Mapping[str, Any]:
     return dict(context)
-
-
-def _known_outcome(context: Context) -> TransferOutcome | None:
-    """Return the outcome that a wait passes to its ``notifiers``, or that of the error which ended the task."""
-    outcome = _as_mapping(context).get(OUTCOME_KEY)
-    return outcome if isinstance(outcome, TransferOutcome) else outcome_of(context.get("exception"))
 
 
 def _to_outcome(transfer: Transfer) -> TransferOutcome:

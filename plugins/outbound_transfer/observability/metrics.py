@@ -129,13 +129,6 @@ MISSING_ROWS: Final = Metric(
     ("conn_id",),
     "an attempt that is not its task's first finds no row of an earlier one in the table of deliveries",
 )
-LATE_TRANSFERS: Final = Metric(
-    "late_transfers",
-    MetricType.COUNTER,
-    "transfers",
-    ("conn_id",),
-    "a wait finds for the first time that its transfer is outstanding at a time of `notify_after`",
-)
 DEFERRED_WAITERS: Final = Metric(
     "deferred_waiters",
     MetricType.GAUGE,
@@ -189,7 +182,6 @@ METRICS: Final = (
     DELIVERIES,
     DELIVERIES_IN_DOUBT,
     MISSING_ROWS,
-    LATE_TRANSFERS,
     DEFERRED_WAITERS,
     POLL_DURATION,
     FEED_LAG,

@@ -255,8 +255,8 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
 
 #: Arguments of a delivery that say how it is made and not what is delivered; a reminder has its own.
 _OWN_ARGUMENTS: Final = frozenset(
-    {"self", "task_id", "delivery_key", "wait", "timeout", "on_expired", "on_canceled", "accept_partial"}
-    | {"poke_interval", "finish_in_triggerer", "notify_after", "notifiers"}
+    {"self", "task_id", "delivery_key", "wait", "poke_interval", "timeout"}
+    | {"on_expired", "on_canceled", "accept_partial"}
 )
 
 

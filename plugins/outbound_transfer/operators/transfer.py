@@ -15,7 +15,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
 from outbound_transfer.client.ids import check_delivery_key, resolve_transfer_id
-from outbound_transfer.client.models import to_builtins, to_result
+from outbound_transfer.client.models import to_builtins
 from outbound_transfer.client.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
@@ -23,7 +23,12 @@ from outbound_transfer.observability import metrics
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, FilesOperator
 from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import RehearsalFinished, SendingOperator, TransferTaskOperator
+from outbound_transfer.operators.transfer_task import (
+    RehearsalFinished,
+    SendingOperator,
+    TransferTaskOperator,
+    to_delivery_result,
+)
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fails_without_retry
 from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
@@ -46,9 +51,6 @@ _OF_THE_WAIT: Final = {
     "on_expired": "fail",
     "on_canceled": "fail",
     "accept_partial": False,
-    "finish_in_triggerer": False,
-    "notify_after": None,
-    "notifiers": None,
 }
 
 
@@ -135,11 +137,11 @@ class SendTransferOperator(SendingOperator):
     :param transfer_id: the draft; a transfer that was sent already is returned as it is.
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
         ``transfer_limit_reached``), in seconds or as a timedelta.
-    :param receipt: see :class:`DeliverFilesOperator`.
-    :return: the sent transfer as a mapping with the fields of service-api.md, R11.
+    :return: the sent transfer as a mapping with the fields of service-api.md, R11, with ``not_picked_up``, ``security``
+        and the ``sha256`` of each file.
     """
 
-    template_fields: Sequence[str] = (*SendingOperator.template_fields, "transfer_id", "slot_timeout", "receipt")
+    template_fields: Sequence[str] = (*SendingOperator.template_fields, "transfer_id", "slot_timeout")
 
     def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -162,7 +164,7 @@ class SendTransferOperator(SendingOperator):
         self.announce(client, context)
         sending = Sending(client, row, attempt)
         try:
-            with self.finishing_rehearsal(client, context, lambda: transfer_id):
+            with self.finishing_rehearsal(client, context, row):
                 transfer = sending.send()
         except RehearsalFinished:
             delete_draft(client, row)
@@ -172,8 +174,7 @@ class SendTransferOperator(SendingOperator):
         show(row.rows, client.settings.account, attempt.conn_id, transfer)
         self._is_delivered = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
-        self.write_receipt(context, transfer)
-        return to_result(transfer)
+        return to_delivery_result(transfer, row.memory)
 
 
 class DiscardTransferOperator(TransferTaskOperator):
@@ -236,9 +237,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param poke_interval: seconds between two polls of the transfer.
     :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
-    :param receipt: where to write a JSON document of what was sent, to whom: a URI or an absolute path, in which
-        ``{transfer_id}`` stands for the id. Written after the send, and when the wait is over; or a warning is logged.
-    :return: the transfer as last read, as a mapping with the fields of service-api.md, R11.
+    :return: the transfer as last read, as :class:`SendTransferOperator` returns it.
     """
 
     template_fields: Sequence[str] = (
@@ -250,7 +249,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         "on_canceled",
         "poke_interval",
         "timeout",
-        "receipt",
     )
 
     def __init__(
@@ -302,7 +300,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         with (
             Spool() as spool,
             delivery.closing(self._is_final, self._open_client),
-            self.finishing_rehearsal(client, context, lambda: delivery.memory.transfer_id),
+            self.finishing_rehearsal(client, context, delivery.row),
             no_skip_after_send(delivery),
         ):
             transfer = self.deliver(delivery, context, spool)
@@ -310,8 +308,9 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         if delivery.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
-        self.write_receipt(context, transfer)
-        return self._wait_until_finished(hook, transfer, context) if self.wait else to_result(transfer)
+        if self.wait:
+            transfer = self._wait_until_finished(hook, transfer, context)
+        return to_delivery_result(transfer, delivery.memory)
 
     def begin(self, client: Client, context: Context) -> Delivery:
         """Return the delivery, begun by this try."""
@@ -388,22 +387,21 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
 
+        memory = read_memory(open_rows(), TaskTry.of(context).task)
         if seen := transfer_from_event(event):
             self._sends, self._is_sent = seen.id, True
-            memory = read_memory(open_rows(), TaskTry.of(context).task)
             if memory.transfer_id == seen.id and not is_of(memory, seen):
                 raise AirflowFailException(OTHER_TRANSFER)
-        return super().execute_complete(context, event)
+        return to_delivery_result(self.resolve_event(event), memory)
 
-    def _wait_until_finished(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> dict[str, Any]:
+    def _wait_until_finished(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> Transfer:
         deadline = self.get_or_create_deadline(context)
         if self.deferrable:
             self._last_logged = describe(transfer)  # the trigger logs it
-        while (result := self.resolve_outcome(transfer)) is None:
-            self.notify_if_late(transfer, context)
+        while not self.is_over(transfer):
             if self.deferrable:
-                self.defer_wait(transfer.id, deadline, context, sent=transfer)
+                self.defer_wait(transfer.id, deadline, sent=transfer)
             self.check_deadline(transfer, deadline)
             time.sleep(to_seconds(self.poke_interval))
             transfer = self.poll_transfer(hook, transfer.id) or transfer
-        return result
+        return transfer

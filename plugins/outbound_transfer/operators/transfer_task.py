@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,6 @@ from outbound_transfer.client.wording import pluralize
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.tasks.outcome_report import report_outcome
-from outbound_transfer.tasks.receipt import ReceiptMixin
 from outbound_transfer.tasks.waiting import to_seconds
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.delivery.attempt import Attempt
     from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.row import Row
+    from outbound_transfer.delivery.row import Memory, Row
 
 
 class RehearsalFinished(AirflowSkipException):
@@ -84,7 +83,7 @@ class TransferTaskOperator(OutboundTransferOperator):
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
 
-class SendingOperator(ReceiptMixin, TransferTaskOperator):
+class SendingOperator(TransferTaskOperator):
     """An operator whose errors, of whatever kind and origin, name what the task has sent or may have sent."""
 
     #: As it was last read, where the task waits for it.
@@ -106,7 +105,6 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
         return RetryPolicy(slot_timeout=max(to_seconds(self.slot_timeout) - self._waited, 0.0))
 
     def execute(self, context: Context) -> Any:
-        self.check_rendered_receipt()
         with self._naming_transfer(context):
             return super().execute(context)
 
@@ -117,7 +115,7 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
     @contextmanager
     def _naming_transfer(self, context: Context) -> Iterator[None]:
         """Let the error that ends the block say what was sent: the one place that does."""
-        with report_outcome(context, partial(self._find_outcome, context)), self.receipt_of_wait(context):
+        with report_outcome(context, partial(self._find_outcome, context)):
             try:
                 yield
             except (AirflowSkipException, AirflowRescheduleException, TaskDeferred):
@@ -150,7 +148,7 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
             )
 
     @contextmanager
-    def finishing_rehearsal(self, client: Client, context: Context, draft_id: Callable[[], str]) -> Iterator[None]:
+    def finishing_rehearsal(self, client: Client, context: Context, row: Row) -> Iterator[None]:
         """Skip the task if the connection rehearses: what runs after a delivery is not to run. Its result is the draft.
 
         :raises RehearsalFinished: instead of the send.
@@ -159,8 +157,9 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
         try:
             yield
         except Rehearsed:
-            draft = client.get_transfer(draft_id())
-            context["ti"].xcom_push("return_value", {**to_result(draft), "status": REHEARSED})
+            draft = client.get_transfer(row.memory.transfer_id)
+            result = {**to_delivery_result(draft, row.memory), "status": REHEARSED}
+            context["ti"].xcom_push("return_value", result)
             raise RehearsalFinished(
                 f"Rehearsal: transfer '{draft.id}' with {pluralize(len(draft.files or ()), 'file')} would be sent to "
                 f"{pluralize(len(draft.recipients), 'recipient')} now. Nothing is sent, and the draft is discarded"
@@ -195,6 +194,20 @@ class SendingOperator(ReceiptMixin, TransferTaskOperator):
         if read and not (read.is_draft and transfer_id):  # a draft may be one no longer
             return TransferOutcome.from_transfer(read, str(error))
         return TransferOutcome(transfer_id, str(error)) if transfer_id else None
+
+
+def to_delivery_result(transfer: Transfer, memory: Memory) -> dict[str, Any]:
+    """Convert a transfer to the mapping that every delivering task returns.
+
+    :return: as :func:`.to_result` returns it, with ``security`` (None for the account's default), and with the
+        ``sha256`` of each file in hexadecimal; None if the row's files were erased.
+    """
+    result = to_result(transfer)
+    files = [
+        {"id": held.id, "name": name, "size": held.size, "sha256": held.sha256} for name, held in memory.held.items()
+    ]
+    unknown = [{**file, "sha256": None} for file in result["files"] or ()]
+    return {**result, "files": files or unknown, "security": memory.security or None}
 
 
 def _change_text(error: BaseException, text: str) -> None:

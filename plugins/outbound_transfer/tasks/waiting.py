@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 from airflow.sdk import BaseOperator
 
-from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import (
     NEVER_EXPIRE,
     AirflowFailException,
@@ -25,17 +24,16 @@ from outbound_transfer.airflow_compat.run_state import read_clears
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.identity import identity_of
 from outbound_transfer.client.ids import resolve_transfer_id
-from outbound_transfer.client.models import Transfer, to_summary_dict
+from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.outcomes import Outcome, OutcomeRules, describe, skip_reason, status_hint, wait_outcome
 from outbound_transfer.delivery.notes import state_store
 from outbound_transfer.delivery.shown import show_seen
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.tasks.errors import fail_without_retry
-from outbound_transfer.tasks.late_notifications import LateNotifications
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseNotifier, Context
+    from airflow.sdk import Context
     from pydantic import JsonValue
 
     from outbound_transfer.delivery.notes import StateStore
@@ -48,7 +46,7 @@ _SHIPPED_SENSOR_TIMEOUT: Final = timedelta(days=7)
 
 OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 
-_EVENTS: Final = ("finished", "late", "timeout", "error")
+_EVENTS: Final = ("finished", "timeout", "error")
 
 #: Where a task stores the deadline of its wait.
 DEADLINE_STATE_KEY: Final = "outbound_transfer_deadline"
@@ -107,28 +105,17 @@ def transfer_from_event(event: Any) -> Transfer | None:
 class DeferrableWaitMixin(BaseOperator):
     """An operator or sensor that waits for a transfer, here or in the triggerer.
 
-    It also has ``outbound_transfer_conn_id``, ``poke_interval``, ``timeout`` (None: until the transfer finishes) and
-    ``receipt``.
+    It also has ``outbound_transfer_conn_id``, ``poke_interval`` and ``timeout`` (None: until the transfer finishes).
 
     :param on_expired: the task's outcome if the transfer expired before all recipients picked it up: ``fail``,
         ``succeed`` or ``skip``.
     :param on_canceled: the same for a transfer that was canceled in the web application.
     :param accept_partial: succeed as soon as one recipient picked the transfer up.
-    :param finish_in_triggerer: with ``deferrable``, finish a success or a skip without starting a worker (Airflow's
-        own sensors call this ``end_from_trigger``). Airflow then runs no listener. If the task has a receipt, outlets,
-        or callbacks for success or skip, a worker finishes it regardless.
-    :param notify_after: call the notifiers so long after the transfer's ``sent_at``, or if negative, so long before its
-        ``expires_at``, if somebody has not picked up by then; one timedelta or several, none of them 0. Each time comes
-        once in all tries; of those that have passed before the wait begins, the last one. The wait goes on.
-    :param notifiers: one or several, of any kind. Their context has the :class:`.TransferOutcome` as ``outcome``. One
-        that fails is logged, and ends no wait.
     """
 
     outbound_transfer_conn_id: str
     poke_interval: Any
     timeout: Any
-    receipt: Any
-    owns_delivery: bool
 
     #: The transfer as it was last read, here or by the trigger.
     _last_read: Transfer | None = None
@@ -142,21 +129,13 @@ class DeferrableWaitMixin(BaseOperator):
         on_expired: str = "fail",
         on_canceled: str = "fail",
         accept_partial: bool = False,
-        finish_in_triggerer: bool = False,
-        notify_after: timedelta | Sequence[timedelta] | None = None,
-        notifiers: BaseNotifier | Sequence[BaseNotifier] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.on_expired = on_expired
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
-        self.finish_in_triggerer = finish_in_triggerer
-        self.notify_after = notify_after
-        self.notifiers = notifiers
         self._check_outcomes()
-        if not is_unmapped(self):
-            self.late_notifications()
 
     def _check_outcomes(self) -> None:
         """Validate the outcome arguments, except templates.
@@ -182,21 +161,8 @@ class DeferrableWaitMixin(BaseOperator):
         :raises AirflowFailException, ValueError: naming the argument.
         """
         self.outcome_rules()
-        self.late_notifications()
         to_seconds(self.poke_interval, "poke_interval")
         self.timeout_seconds()
-
-    def late_notifications(self) -> LateNotifications:
-        """Return whom the task notifies of a late transfer.
-
-        :raises AirflowFailException: naming the argument.
-        """
-        return LateNotifications.from_arguments(self.notify_after, self.notifiers)
-
-    def notify_if_late(self, transfer: Transfer, context: Context, *, late_by: Any = None) -> None:
-        """Call the notifiers if a time of ``notify_after`` has passed; see :meth:`.LateNotifications.notify`."""
-        conn_id = self.outbound_transfer_conn_id
-        self.late_notifications().notify(transfer, context, conn_id, self.log, late_by=late_by)
 
     def timeout_seconds(self) -> float:
         """Return how long to wait at most.
@@ -234,10 +200,9 @@ class DeferrableWaitMixin(BaseOperator):
             self.log.warning("Could not read transfer '%s'; the wait continues: %s", transfer_id, error)
             return None
 
-    def resolve_outcome(self, transfer: Transfer) -> dict[str, Any] | None:
+    def is_over(self, transfer: Transfer) -> bool:
         """Apply the outcome rules to the transfer, and log its status if it changed. Count it if the wait finishes.
 
-        :return: the transfer as a mapping without its files, or None while the wait continues.
         :raises AirflowFailException: its status means failure.
         :raises AirflowSkipException: its status means to skip.
         """
@@ -250,30 +215,26 @@ class DeferrableWaitMixin(BaseOperator):
             show_seen(self._account, self.outbound_transfer_conn_id, {transfer.id: transfer})
         outcome = self.outcome_rules().outcome_of(transfer)
         if outcome is None:
-            return None
+            return False
         metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         match outcome:
             case Outcome.FAIL:
                 raise AirflowFailException(f"Not delivered to all: {describe(transfer)}")
             case Outcome.SKIP:
                 raise AirflowSkipException(skip_reason(transfer))
-        return to_summary_dict(transfer)
+        return True
 
-    def resolve_event(self, event: Any) -> dict[str, Any] | None:
+    def resolve_event(self, event: Any) -> Transfer:
         """Apply the outcome rules to the trigger's event, which is checked like any input from outside.
 
-        :return: None if the transfer is late, and the wait continues.
-        :raises AirflowFailException, AirflowSkipException: see :meth:`resolve_outcome`; or the service refused.
+        :raises AirflowFailException, AirflowSkipException: see :meth:`is_over`; or the service refused.
         :raises AirflowSensorTimeout: the deadline passed.
         """
         self._last_read = transfer = transfer_from_event(event)
         if event["status"] == "error":
             raise AirflowFailException(str(event.get("message")))
-        is_late = event["status"] == "late"
-        if (is_late or event["status"] == "finished") and transfer:
-            result = self.resolve_outcome(transfer)
-            if result is not None or is_late:
-                return result
+        if event["status"] == "finished" and transfer and self.is_over(transfer):
+            return transfer
         raise timed_out(transfer)
 
     @staticmethod
@@ -286,11 +247,12 @@ class DeferrableWaitMixin(BaseOperator):
             raise timed_out(transfer)
 
     def defer_wait(
-        self, transfer_id: str, deadline: datetime, context: Context, *, sent: Transfer | None = None
+        self, transfer_id: str, deadline: datetime, *, sent: Transfer | None = None, end_from_trigger: bool = False
     ) -> NoReturn:
         """Wait in the triggerer, on the poll that all waiters of the connection share.
 
         :param sent: the transfer as this task has sent it; another one under its id does not end the wait well.
+        :param end_from_trigger: finish a success or a skip without a worker.
         """
         from outbound_transfer.delivery.digests import digest
         from outbound_transfer.triggers.transfer import TransferTrigger
@@ -300,10 +262,9 @@ class DeferrableWaitMixin(BaseOperator):
             outbound_transfer_conn_id=self.outbound_transfer_conn_id,
             poke_interval=to_seconds(self.poke_interval, "poke_interval"),
             deadline=deadline.isoformat(),
-            finish_in_triggerer=self.finish_in_triggerer and self._can_finish_in_triggerer(),
+            end_from_trigger=end_from_trigger,
             push_xcom=self.do_xcom_push,
             identity=digest(identity_of(sent)) if sent else "",
-            notify_after=self.late_notifications().not_notified(context, transfer_id),
             **self.outcome_rules().to_arguments(),
         )
         self.log.info(
@@ -313,16 +274,6 @@ class DeferrableWaitMixin(BaseOperator):
             trigger.poke_interval,
         )
         self.defer(trigger=trigger, method_name="execute_complete")
-
-    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Finish with the trigger's event; or notify of a late transfer, and defer again."""
-        if (result := self.resolve_event(event)) is None:
-            transfer = transfer_from_event(event)
-            assert transfer is not None
-            self.notify_if_late(transfer, context, late_by=event.get("notify_after"))
-            sent = transfer if self.owns_delivery else None
-            self.defer_wait(transfer.id, self.get_or_create_deadline(context), context, sent=sent)
-        return result
 
     def _account(self) -> str:
         return OutboundTransferHook(self.outbound_transfer_conn_id).read_settings().account
@@ -342,16 +293,6 @@ class DeferrableWaitMixin(BaseOperator):
 
     def _has_timeout(self) -> bool:
         return self.timeout_seconds() < NO_TIMEOUT.total_seconds()
-
-    def _can_finish_in_triggerer(self) -> bool:
-        """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
-        return not (
-            self.receipt
-            or self.outlets
-            or self.multiple_outputs
-            or self.on_success_callback
-            or self.on_skipped_callback
-        )
 
 
 def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
@@ -46,19 +46,18 @@ _ARGUMENTS: Final = (
     "on_expired",
     "on_canceled",
     "accept_partial",
-    "finish_in_triggerer",
+    "end_from_trigger",
     "push_xcom",
     "identity",
-    "notify_after",
 )
 
 
 class TransferTrigger(BaseTrigger):
     """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
-    Fires once, with ``{"status": "finished" | "late" | "timeout" | "error", "transfer": mapping or None,
-    "message": text}``. After ``late``, which has ``notify_after`` too, the task notifies and defers again.
-    With ``finish_in_triggerer``, it finishes the task instead if the outcome is success or skip.
+    Fires once, with ``{"status": "finished" | "timeout" | "error", "transfer": mapping or None,
+    "message": text}``.
+    With ``end_from_trigger``, it finishes the task instead if the outcome is success or skip.
 
     :param transfer_id: id of the sent transfer.
     :param outbound_transfer_conn_id: the connection.
@@ -67,12 +66,10 @@ class TransferTrigger(BaseTrigger):
     :param on_expired: outcome of an expired transfer: ``fail``, ``skip`` or ``succeed``.
     :param on_canceled: outcome of a canceled transfer: ``fail``, ``skip`` or ``succeed``.
     :param accept_partial: succeed as soon as one recipient has picked up.
-    :param finish_in_triggerer: finish the task in the triggerer, without a worker, if it does not fail.
+    :param end_from_trigger: finish the task in the triggerer, without a worker, if it does not fail.
     :param push_xcom: whether a task that finishes in the triggerer returns the transfer.
     :param identity: digest of the subject and recipients of the sent transfer; "" if any transfer under
         the id is meant. Another one ends the wait with an error.
-    :param notify_after: when the transfer is late, in seconds from its ``sent_at`` on; if negative, from its
-        ``expires_at`` on. The first of these times is the one that counts.
     """
 
     def __init__(
@@ -84,10 +81,9 @@ class TransferTrigger(BaseTrigger):
         on_expired: str = "fail",
         on_canceled: str = "fail",
         accept_partial: bool = False,
-        finish_in_triggerer: bool = False,
+        end_from_trigger: bool = False,
         push_xcom: bool = True,
         identity: str = "",
-        notify_after: Sequence[float] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.transfer_id = transfer_id
@@ -97,10 +93,9 @@ class TransferTrigger(BaseTrigger):
         self.on_expired = on_expired
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
-        self.finish_in_triggerer = finish_in_triggerer
+        self.end_from_trigger = end_from_trigger
         self.push_xcom = push_xcom
         self.identity = identity
-        self.notify_after = notify_after
         self._joined = ExitStack()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -142,7 +137,6 @@ class TransferTrigger(BaseTrigger):
             self.poke_interval,
             datetime.fromisoformat(self.deadline).timestamp(),
             OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial),
-            tuple(map(float, self.notify_after)),
         )
 
     def _log_news(self, wait: Wait, poll: Poll) -> None:
@@ -159,7 +153,7 @@ class TransferTrigger(BaseTrigger):
         """
         transfer = wait.seen
         # ``dag.test()``, whose triggers have no id, handles no event that finishes the task.
-        if not self.finish_in_triggerer or self.trigger_id is None or transfer is None or not self._is_meant(transfer):
+        if not self.end_from_trigger or self.trigger_id is None or transfer is None or not self._is_meant(transfer):
             return None
         outcome = wait.rules.outcome_of(transfer)
         if outcome not in (Outcome.SKIP, Outcome.SUCCEED):
@@ -189,8 +183,7 @@ class TransferTrigger(BaseTrigger):
         assert wait.end is not None
         if wait.seen and not self._is_meant(wait.seen):
             return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
-        late = {"notify_after": list(wait.notify_after)} if wait.end.status == "late" else {}
-        return {**wait.end._asdict(), "transfer": to_summary_dict(wait.seen) if wait.seen else None, **late}
+        return {**wait.end._asdict(), "transfer": to_summary_dict(wait.seen) if wait.seen else None}
 
 
 def _new_poll(conn_id: str) -> Poll:

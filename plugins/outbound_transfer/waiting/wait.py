@@ -12,7 +12,6 @@ from outbound_transfer.client.errors import InvalidDelivery, NotFound
 from outbound_transfer.client.ids import resolve_transfer_id
 from outbound_transfer.client.models import PARTIAL, PENDING, Transfer, to_epoch
 from outbound_transfer.client.outcomes import OutcomeRules, describe, status_hint
-from outbound_transfer.waiting.lateness import first_late_at
 
 #: Statuses of transfers that are outstanding, in the order in which they are listed: one that moves is then seen.
 OUTSTANDING: Final = (PENDING, PARTIAL)
@@ -25,7 +24,7 @@ EXPIRY_MARGIN: Final = 1.0
 
 
 class End(NamedTuple):
-    """How a wait ended: ``finished``, ``late``, ``timeout`` or ``error``, which has a message."""
+    """How a wait ended: ``finished``, ``timeout`` or ``error``, which has a message."""
 
     status: str
     message: str = ""
@@ -39,7 +38,6 @@ class Wait:
     :param interval: seconds between two polls.
     :param deadline: when the wait times out, after one last poll; seconds since the epoch.
     :param rules: which status ends the wait.
-    :param notify_after: see :func:`.find_late`.
     :ivar seen: the transfer as last read here.
     :ivar asked: when its status was last known, or read in vain; initially, when the wait began. As all times here, in
         seconds since the epoch.
@@ -51,13 +49,11 @@ class Wait:
     interval: float
     deadline: float
     rules: OutcomeRules
-    notify_after: tuple[float, ...] = ()
     seen: Transfer | None = None
     asked: float = field(default_factory=lambda: time.time())
     end: End | None = None
     news: list[str] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _late_at: float = inf
     _expired_at: float = inf
     _told: str = ""
 
@@ -83,7 +79,7 @@ class Wait:
 
     @property
     def _moments(self) -> tuple[float, ...]:
-        return self.deadline, self._expired_at, self._late_at
+        return self.deadline, self._expired_at
 
     def update(self, read: Transfer | Exception | None, at: float, ahead: float = 0.0) -> None:
         """Apply what was read at ``at``, unless the wait has ended.
@@ -105,15 +101,12 @@ class Wait:
         # Only with a new status: an expiry that is put off at each read must not cause polls of its own.
         if self.seen is None or self.seen.status != transfer.status:
             self._expired_at = (to_epoch(transfer.expires_at) or inf) - ahead + EXPIRY_MARGIN
-            self._late_at = first_late_at(transfer, self.notify_after)
         self.seen = transfer
         self.tell(describe(transfer) + status_hint(transfer))
         if self.rules.outcome_of(transfer) is not None:
             self.finish("finished")
         elif at >= self.deadline:
             self.finish("timeout")
-        elif at >= self._late_at:
-            self.finish("late")
 
     def time_out(self) -> None:
         """End the wait if its deadline has passed; it has not if the clock was set back."""

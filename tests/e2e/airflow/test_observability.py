@@ -39,7 +39,7 @@ ARGUMENTS = {{"recipients": {recipients!r}, "files": {glob!r}}}
 
 with DAG("linked", schedule=None):
     deliver = DeliverFilesOperator.partial(
-        task_id="deliver", **ARGUMENTS, wait=True, deferrable=True, poke_interval=1, finish_in_triggerer=True,
+        task_id="deliver", **ARGUMENTS, wait=True, deferrable=True, poke_interval=1,
     ).expand(subject=["one", "two", "three"])
 
 with DAG("told", schedule=None):

@@ -10,7 +10,6 @@ from airflow.sdk import DAG
 
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.exceptions import InvalidDelivery, InvalidName
-from outbound_transfer.notifications.slack import TransferSlackNotifier
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import (
@@ -44,25 +43,10 @@ GIVEN: dict[type, dict[str, Any]] = {
 }
 ERRORS = (AirflowFailException, InvalidDelivery, InvalidName)
 
-NOTIFIER, DAY = TransferSlackNotifier(), timedelta(days=1)
-WAITING: list[tuple[type, dict[str, Any]]] = [(DeliverFilesOperator, {"wait": True}), (TransferSensor, {})]
-WRONG_LATE: list[tuple[dict[str, Any], str]] = [
-    *(
-        ({"notify_after": wrong, "notifiers": NOTIFIER}, "notify_after must be one timedelta or several, of which none")
-        for wrong in (None, (), timedelta(0), 86_400, "1d", "{{ params.after }}", [DAY, timedelta(0)], [DAY, 5])
-    ),
-    ({"notify_after": DAY}, "notifiers must be one BaseNotifier or several, with notify_after, not NoneType"),
-    ({"notify_after": DAY, "notifiers": []}, "notifiers must be .* not none"),
-    ({"notify_after": DAY, "notifiers": [NOTIFIER, "https://hooks.example/T"]}, "not TransferSlackNotifier, str$"),
-    ({"notify_after": DAY, "notifiers": TransferSlackNotifier}, "notifiers must be"),
-]
-
 WRONG = [
     (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
     (DeliverFilesOperator, {"wait": True, "poke_interval": "5m"}, "poke_interval must be a timedelta or a number"),
     (DeliverFilesOperator, {"wait": True, "timeout": -1}, "timeout must be a timedelta or a number"),
-    (DeliverFilesOperator, {"notifiers": [NOTIFIER], "notify_after": DAY}, "notify_after needs wait=True"),
-    *((kind, {**wait, **wrong}, text) for kind, wait in WAITING for wrong, text in WRONG_LATE),
     (DeliverFilesOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
     (SendTransferOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
     (DeliverFilesOperator, {"security": "e-mail"}, "security must be one of none, email, .* not 'e-mail'"),
@@ -126,9 +110,6 @@ def test_a_mapped_task_is_checked_when_it_runs(operator, wrong) -> None:
 
 
 RIGHT = [
-    *((kind, {**wait, "notify_after": DAY, "notifiers": NOTIFIER}) for kind, wait in WAITING),
-    *((kind, {**wait, "notify_after": (DAY, -DAY, DAY), "notifiers": [NOTIFIER] * 2}) for kind, wait in WAITING),
-    *((kind, {**wait, "notify_after": None, "notifiers": None}) for kind, wait in WAITING),
     (DeliverFilesOperator, {"wait": True, "on_expired": "succeed", "poke_interval": timedelta(minutes=5)}),
     (DeliverFilesOperator, {"poke_interval": 30, "timeout": 60}),  # the defaults of a DAG's sensors
     (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),

@@ -149,7 +149,7 @@ def test_an_exception_anywhere_ends_no_wait(event: str) -> None:
     seen = Breaking(event)
     assert asyncio.run(seen.run()) == ["finished"] * 5
     places = list(seen.places)
-    assert len(places) > (20 if event == "call" else 100)
+    assert len(places) > (15 if event == "call" else 60)
     broken = 0
     for place in places:
         breaking = Breaking(event, place)

@@ -40,7 +40,7 @@ with DAG("waits", schedule=None, catchup=False):
         poke_interval=INTERVAL,
         on_expired="succeed",
         on_canceled="succeed",
-        finish_in_triggerer=True,
+        end_from_trigger=True,
     ).expand(transfer_id=transfers())
 
 with DAG("peer", schedule=None, catchup=False):
