@@ -9,7 +9,8 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task, task_group
 
-from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
+from outbound_transfer.operators.draft import DiscardTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 
 #: Seconds between two polls while a transfer waits for pickup.

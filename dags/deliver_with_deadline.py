@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, AsyncCallback, CronTriggerTimetable, DeadlineAlert, DeadlineReference, Param
 
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier
-from outbound_transfer.operators.transfer import DeliverFilesOperator, DiscardTransferOperator
+from outbound_transfer.operators.draft import DiscardTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 
 MORNING = 6

@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
+from outbound_transfer.operators.draft import DiscardTransferOperator
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
-from outbound_transfer.operators.transfer import DiscardTransferOperator
 
 #: Security option of the second delivery; None is the account's default. The service does not return that of the first.
 SECURITY: str | None = None

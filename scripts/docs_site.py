@@ -6,7 +6,6 @@ this way becomes a page of the site: Markdown as it is, anything else as a block
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from pathlib import Path
@@ -26,12 +25,6 @@ DBT_DOCS: Final = Path(__file__).resolve().parents[1] / "build/dbt-docs.html"
 DBT_PAGE: Final = "dbt.md"
 REPOSITORY: Final = "repository"
 LANGUAGES: Final = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
-
-
-def on_startup(**_: object) -> None:
-    """Drop griffe's warning about arguments that a class documents and passes on by ``**kwargs``."""
-    logger = logging.getLogger("mkdocs.plugins.griffe")
-    logger.addFilter(lambda record: "No matching parameter for" not in record.getMessage())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -97,7 +97,7 @@ def attach(connection: str, transfer_id: str, folder: str, number: str) -> dict[
 
     be_quiet()
     os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = connection
-    from outbound_transfer.operators.transfer import AttachFilesOperator
+    from outbound_transfer.operators.draft import AttachFilesOperator
     from support.tasks import FakeTaskInstance
 
     def task(pattern: str) -> FakeTaskInstance:

@@ -17,13 +17,13 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from outbound_transfer.exceptions import SourceError
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowException, AirflowFailException, AirflowTaskTimeout
 from support.calls import READ, SEND, ProcessCrashed, after, before, dying_after

@@ -17,7 +17,8 @@ import jinja2
 import pytest
 
 from outbound_transfer.decorators.deliver_files import deliver_files_task
-from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.calls import SEND, ProcessCrashed, dying_after

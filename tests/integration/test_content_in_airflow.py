@@ -64,7 +64,8 @@ def test_only_text_of_the_dag_file_is_a_template(run_dag, connection, sandbox, n
 
 EXPANDED_KWARGS = """
     from airflow.sdk import DAG, task
-    from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+    from outbound_transfer.operators.draft import CreateTransferOperator
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
 
     SECRET = "{{ conn.outbound_transfer_default.password }}"
 

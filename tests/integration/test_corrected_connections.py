@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.exceptions import CallError, InvalidSettings, SourceMissing
-from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.operators.draft import CreateTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.airflow_names import AirflowFailException

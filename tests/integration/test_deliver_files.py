@@ -12,8 +12,11 @@ import pytest
 
 THREE_STEPS = """
     from airflow.sdk import DAG
-    from outbound_transfer.operators.transfer import (
-        AttachFilesOperator, CreateTransferOperator, DiscardTransferOperator, SendTransferOperator,
+    from outbound_transfer.operators.draft import (
+        AttachFilesOperator,
+        CreateTransferOperator,
+        DiscardTransferOperator,
+        SendTransferOperator,
     )
 
     with DAG("three_steps", schedule=None):

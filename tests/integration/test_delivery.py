@@ -9,13 +9,13 @@ from unittest import mock
 import pytest
 
 from outbound_transfer.exceptions import SourceChanged, TransferLimitReached
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.airflow_names import AirflowFailException
 from support.calls import during_upload
 from support.tasks import again

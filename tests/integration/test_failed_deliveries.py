@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.exceptions import AlreadyDelivered, ServerFault, outcome_of
-from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.operators.draft import CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.airflow_names import AirflowFailException, AirflowSkipException, mask_secret
 from support.calls import ATTACH, SEND, after, before
 from support.deliveries import BOTH_MODES, DELIVERY

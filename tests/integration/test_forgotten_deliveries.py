@@ -9,13 +9,13 @@ import pytest
 
 from outbound_transfer.cli.console import main
 from outbound_transfer.exceptions import DraftChanged, DraftInUse, WrongTransfer
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.calls import SEND, ProcessCrashed, before, die, process

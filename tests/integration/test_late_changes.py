@@ -9,12 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowFailException, AirflowTaskTimeout
 from support.calls import DISCARD, GET, SEND, ProcessCrashed, before, die, dying_after

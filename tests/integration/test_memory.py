@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from outbound_transfer.exceptions import DeliveriesUnavailable
-from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.operators.draft import CreateTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.airflow_names import AirflowFailException

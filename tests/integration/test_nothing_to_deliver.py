@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.exceptions import SourceMissing
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance

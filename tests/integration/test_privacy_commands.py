@@ -11,12 +11,8 @@ from typing import Any
 import pytest
 
 from outbound_transfer.cli.console import main
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from support import deliveries_table, memory

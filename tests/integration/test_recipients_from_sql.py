@@ -17,8 +17,9 @@ import jinja2
 import pytest
 
 from outbound_transfer.exceptions import InvalidDelivery, QueryFailed
+from outbound_transfer.operators.draft import CreateTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
-from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.airflow_names import AirflowFailException, AirflowSkipException, redact

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from outbound_transfer.exceptions import MalformedResponse, TransferLimitReached, outcome_of
+from outbound_transfer.operators.draft import CreateTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
-from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
 from support.airflow_names import AirflowFailException, AirflowSkipException

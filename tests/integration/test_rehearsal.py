@@ -16,13 +16,9 @@ import pytest
 from outbound_transfer.decorators.deliver_files import deliver_files_task
 from outbound_transfer.exceptions import NotFound, Rehearsed
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support import memory
 from support.airflow_names import AirflowFailException, AirflowSkipException

@@ -9,8 +9,9 @@ import pytest
 from airflow.sdk import DAG, TriggerRule, task, task_group
 
 from outbound_transfer.exceptions import InvalidDelivery
+from outbound_transfer.operators.draft import SendTransferOperator
 from outbound_transfer.operators.redelivery import remind_recipients
-from outbound_transfer.operators.transfer import DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.keyed_tasks import sqlite_connection
 
 DELIVER = {"files": "a.csv", "subject": "Report", "recipients": ["ann@example.com", "bob@example.com"]}

@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException
 from support.tasks import FakeTaskInstance, SimulatedClock, again, at_the_next_wait, without_credit

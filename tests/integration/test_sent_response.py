@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.tasks import SimulatedClock, task_instance
 
 DELIVERY = {"subject": "R", "message": "Hello", "recipients": [{"email": "ann@example.com", "name": "Ann"}]}

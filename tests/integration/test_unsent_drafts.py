@@ -13,13 +13,13 @@ import pytest
 
 from outbound_transfer.decorators.deliver_files import deliver_files_task
 from outbound_transfer.exceptions import ServerFault
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.calls import DISCARD, ProcessCrashed, before, die
 from support.connections import connection_json
@@ -270,13 +270,13 @@ def test_a_skip_removes_nothing_that_was_sent(deliver, sandbox) -> None:
 
 DISCARDING = """
     from airflow.sdk import DAG, task_group
-    from outbound_transfer.operators.transfer import (
+    from outbound_transfer.operators.draft import (
         AttachFilesOperator,
         CreateTransferOperator,
-        DeliverFilesOperator,
         DiscardTransferOperator,
         SendTransferOperator,
     )
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
 
     with DAG("discarding", schedule=None):
         common = dict(subject="Report", recipients=["ann@example.com"])

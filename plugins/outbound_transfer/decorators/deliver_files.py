@@ -9,9 +9,8 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 
 from outbound_transfer.airflow_compat.names import determine_kwargs
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.operators.recipients import mask_recipients
+from outbound_transfer.operators.new_transfer import secrets_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.tasks.masking import find_secrets, mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +47,6 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
     custom_operator_name = "@task.deliver_files"
     overwrite_rtif_after_execution = True  # shows what the function returned
-    needs_files = False
     found_later = _REQUEST_FIELDS - {"security"}
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DeliverFilesOperator.template_fields)
@@ -63,12 +61,10 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Call the function: in each process of a try, and not before the try is on record."""
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
-        request = _to_request(self.python_callable(*self.op_args, **arguments))
-        request["recipients"] = mask_recipients(request.get("recipients", self.recipients))
-        request["security_answer"] = mask(request.get("security_answer", self.security_answer))
-        for name, value in request.items():
+        for name, value in _to_request(self.python_callable(*self.op_args, **arguments)).items():
             setattr(self, name, value)
-        delivery.client.add_secrets(find_secrets([self.security_answer, self.recipients]))
+        self.hide_secrets()
+        delivery.client.add_secrets(secrets_of(self))
 
 
 def _to_request(returned: Any) -> DeliveryRequest:

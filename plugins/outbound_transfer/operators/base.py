@@ -1,4 +1,4 @@
-"""Base class of the provider's operators: connection, deferral of long retry delays, errors that fail at once."""
+"""Base class of the provider's operators: connection, deferral of long waits, errors that fail at once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 
-from outbound_transfer.airflow_compat.mapping import fields_of_the_dag_file, is_unmapped
-from outbound_transfer.airflow_compat.names import (
-    AirflowRescheduleException,
-    AirflowSkipException,
-    TaskDeferred,
-    conf,
-    timezone,
-)
+from outbound_transfer.airflow_compat.names import conf, timezone
+from outbound_transfer.airflow_compat.rendering import hides_secrets
 from outbound_transfer.client.errors import DeferRequested
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.observability import metrics
-from outbound_transfer.tasks.arguments import is_fixed
+from outbound_transfer.links.transfer import TransferLink
+from outbound_transfer.operators.arguments import Check, to_seconds
+from outbound_transfer.operators.report import Report
 from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
@@ -30,11 +25,11 @@ if TYPE_CHECKING:
 
     from outbound_transfer.client.errors import CallError
     from outbound_transfer.client.retry import RetryPolicy
-    from outbound_transfer.delivery.row import Row
+    from outbound_transfer.delivery.attempt import Attempt
 
+DEFAULT_CONN_ID: Final = OutboundTransferHook.default_conn_name
 
-#: The task goes on later, or was skipped: no errors.
-_CONTROL_FLOW: Final = (DeferRequested, TaskDeferred, AirflowSkipException, AirflowRescheduleException)
+DEFAULT_DEFERRABLE: Final[bool] = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
 def deferral_trigger(seconds: float) -> DateTimeTrigger:
@@ -44,6 +39,7 @@ def deferral_trigger(seconds: float) -> DateTimeTrigger:
     return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=seconds))
 
 
+@hides_secrets
 class OutboundTransferOperator(BaseOperator):
     """An operator that talks to the service in :meth:`run_task`, which may run again from its beginning.
 
@@ -52,59 +48,60 @@ class OutboundTransferOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
+    operator_extra_links = (TransferLink(),)
 
-    #: Whether a try that fails has failed to deliver.
+    #: What the arguments must be; run by the subclasses when the Dag is parsed, and by their tasks.
+    checks: tuple[Check, ...] = ()
+    #: Whether an attempt that fails has failed to deliver.
     owns_delivery = True
+    #: How long to wait for a slot of the account; None if the task sends nothing.
+    slot_timeout: Any = None
+
+    #: What this process does, for its errors.
+    report: Report
+    #: Seconds that this attempt has waited in deferred mode, and the claim of its delivery's row that it has made.
     _was_deferred = False
-    #: Seconds that this try has waited in deferred mode, and the claim of its delivery's row that it has made.
     _waited = 0.0
     _claim = 0
-    #: The row of the delivery that this try works on.
-    _row: Row | None = None
-    #: Whether this try has sent the transfer, or found that it was sent: what fails from then on is no delivery.
-    _is_delivered = False
 
     def __init__(
         self,
         *,
-        outbound_transfer_conn_id: str = OutboundTransferHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
 
-    def _do_render_template_fields(
-        self, parent: Any, template_fields: Any, context: Any, jinja_env: Any, seen_oids: set[int]
-    ) -> None:
-        if parent is self:  # what a task returned is no template
-            template_fields = fields_of_the_dag_file(self, template_fields, context)
-        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
-
-    def is_known(self, *arguments: str) -> bool:
-        """Return whether these arguments can be checked when the DAG is parsed, as they will be when the task runs."""
-        return not is_unmapped(self) and all(is_fixed(getattr(self, name)) for name in arguments)
+    def hide_secrets(self) -> None:
+        """Replace what nobody may see in the rendered fields, before Airflow stores them."""
 
     @abstractmethod
     def run_task(self, hook: OutboundTransferHook, context: Context) -> Any:
-        """Do the task's work: in each process of a try from the beginning."""
+        """Do the task's work: in each process of an attempt from the beginning."""
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         """Return the hook of the connection.
 
-        :param client_options: arguments of :class:`outbound_transfer.client.Client`.
+        :param client_options: arguments of :class:`.Client`.
         """
         return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
 
-    def call_retry_policy(self) -> RetryPolicy:
-        """Return how often and how long one call is retried."""
-        from outbound_transfer.client.retry import RetryPolicy
+    def attempt(self, context: Context) -> Attempt:
+        """Return what Airflow says of this attempt."""
+        from outbound_transfer.delivery.attempt import Attempt
 
-        return RetryPolicy()
+        return Attempt(context, self.outbound_transfer_conn_id, self._claim)
 
     def execute(self, context: Context) -> Any:
-        return self._run(context)
+        with self._reporting(context):
+            return self._run(context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        with self._reporting(context):
+            return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(  # Airflow passes the event
         self,
@@ -123,43 +120,44 @@ class OutboundTransferOperator(BaseOperator):
         self._was_deferred, self._waited, self._claim = True, waited, claim
         return self._run(context)
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
+        from outbound_transfer.operators.openlineage import delivery_lineage
+
+        return delivery_lineage(self, task_instance)
+
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
+
+    @contextmanager
+    def _reporting(self, context: Context) -> Iterator[None]:
+        self.report = Report(context, self.outbound_transfer_conn_id, self.log)
+        if not self.owns_delivery:
+            yield
+            return
+        with self.report.of_errors():
+            yield
+
     def _run(self, context: Context) -> Any:
         try:
             with (
                 fail_without_retry(),
-                self._reporting(context),
-                self.hook(policy=self.call_retry_policy(), on_retry=self._on_retry) as hook,
+                self.hook(policy=self._retry_policy(), on_retry=self._on_retry) as hook,
             ):
                 return self.run_task(hook, context)
         except DeferRequested as request:
             trigger = deferral_trigger(request.seconds)
             self.defer(trigger=trigger, method_name="resume", kwargs=self._resume_arguments(request))
 
-    @contextmanager
-    def _reporting(self, context: Context) -> Iterator[None]:
-        """Count a failed attempt, and store its error for the page."""
-        from outbound_transfer.delivery.shown import emit_in_doubt, show_error
+    def _retry_policy(self) -> RetryPolicy:
+        from outbound_transfer.client.retry import RetryPolicy
 
-        conn_id = self.outbound_transfer_conn_id
-        try:
-            yield
-        except BaseException as error:
-            if self.owns_delivery and not isinstance(error, _CONTROL_FLOW):
-                if not self._is_delivered:
-                    metrics.DELIVERIES.emit(outcome=self._failed_as(context), conn_id=conn_id)
-                if self._row:
-                    show_error(self._row.rows, self._row.key, error)
-            raise
-        finally:
-            emit_in_doubt(conn_id)
-
-    def _failed_as(self, context: Context) -> str:  # noqa: ARG002  # others know more
-        """Return the outcome under which a try that failed is counted."""
-        return "failed"
+        if self.slot_timeout is None:
+            return RetryPolicy()
+        return RetryPolicy(slot_timeout=max(to_seconds("slot_timeout", self.slot_timeout) - self._waited, 0.0))
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
         """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
-        claim = self._row.claim_number if self._row else 0
+        claim = self.report.row.claim_number if self.report.row else 0
         return {"waited": self._waited + request.seconds, "claim": claim}
 
     def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import chain, islice
 from typing import Any, Final
 
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.models import MAX_RECIPIENTS
 from outbound_transfer.client.recipients import RECIPIENT_FIELDS
-from outbound_transfer.tasks.masking import mask_phones
+from outbound_transfer.tasks.masking import mask_literals, mask_phones, unmask
 
 ON_EMPTY: Final = ("fail", "skip")
 
@@ -42,6 +43,12 @@ class RecipientsFromSql:
     def __repr__(self) -> str:
         return f"RecipientsFromSql(sql={self.sql!r}, conn_id={self.conn_id!r})"
 
+    def of_one_task(self) -> RecipientsFromSql:
+        """Return a copy whose templates a task may render in place; it shows no parameters."""
+        own = copy(self)
+        own.parameters = mask_literals(self.parameters)
+        return own
+
     def load(self) -> list[dict[str, Any]]:
         """Run the query.
 
@@ -53,10 +60,11 @@ class RecipientsFromSql:
         from outbound_transfer.queries.connection import query_result
         from outbound_transfer.queries.errors import QueryError
 
+        parameters = unmask(self.parameters)
         try:
-            with query_result(self.conn_id, self.sql, self.parameters) as result:
+            with query_result(self.conn_id, self.sql, parameters) as result:
                 columns = [column.lower() for column in result.columns]
-                _check_columns(columns, self.parameters)
+                _check_columns(columns, parameters)
                 all_rows = chain.from_iterable(zip(*batch, strict=True) for batch in result.batches)
                 rows = list(islice(all_rows, MAX_RECIPIENTS + 1))
         except QueryError as error:

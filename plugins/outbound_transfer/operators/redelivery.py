@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
-
-from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.addresses import duplicate_addresses, normalize_address
@@ -15,6 +13,10 @@ from outbound_transfer.client.identity import identity_of
 from outbound_transfer.client.ids import resolve_transfer_id
 from outbound_transfer.client.models import CANCELED, as_recipient_list
 from outbound_transfer.client.recipients import parse_text, show_address
+from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.operators.files import FILES_FIELDS
+from outbound_transfer.operators.new_transfer import TRANSFER_FIELDS, secrets_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.tasks.masking import mask_phones, unmask
 
@@ -22,14 +24,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client.client import Client
+    from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery
     from outbound_transfer.delivery.order import Order
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import Source
+    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.operators.arguments import Files, Recipients, TransferId
 
 #: Begins the subject of a second delivery that is given none.
 SUBJECT_PREFIX: Final = "Once more: "
+
+#: What a reminder takes from the task that has delivered, where it is given nothing else.
+_TAKEN_OVER: Final = ("recipients", "security", "security_question", "security_answer")
 
 
 class RedeliverFilesOperator(DeliverFilesOperator):
@@ -47,13 +54,28 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     :param message: by default the first transfer's.
     :param recipients: those of the first transfer, if the service lacks something about them: it returns no phones.
         Only those who have not picked up are delivered to.
+    :param security_question: see :class:`.DeliverFilesOperator`.
+    :param security_answer: see :class:`.DeliverFilesOperator`.
+    :param archive: see :class:`.DeliverFilesOperator`.
+    :param checksums: see :class:`.DeliverFilesOperator`.
+    :param on_empty: see :class:`.DeliverFilesOperator`.
+    :param max_parallel_uploads: see :class:`.DeliverFilesOperator`.
+    :param delivery_key: see :class:`.DeliverFilesOperator`.
+    :param slot_timeout: see :class:`.DeliverFilesOperator`.
+    :param wait: see :class:`.DeliverFilesOperator`.
+    :param poke_interval: see :class:`.DeliverFilesOperator`.
+    :param timeout: see :class:`.DeliverFilesOperator`.
+    :param on_expired: see :class:`.DeliverFilesOperator`.
+    :param on_canceled: see :class:`.DeliverFilesOperator`.
+    :param accept_partial: see :class:`.DeliverFilesOperator`.
+    :param outbound_transfer_conn_id: see :class:`.DeliverFilesOperator`.
+    :param deferrable: see :class:`.DeliverFilesOperator`.
     :return: the second transfer, as :class:`.DeliverFilesOperator` returns it.
     """
 
     template_fields: Sequence[str] = (*DeliverFilesOperator.template_fields, "transfer_id")
-
+    checks = (TRANSFER_ID_CHECK, *DeliverFilesOperator.checks)
     found_later = frozenset({"subject", "recipients"})
-    needs_transfer_id = True
 
     _first: Transfer | None = None
 
@@ -65,17 +87,55 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     def __init__(
         self,
         *,
-        transfer_id: Any,
+        transfer_id: TransferId,
+        files: Files,
         security: str | None,
         subject: str | None = None,
         message: str | None = None,
-        recipients: Any = None,
+        recipients: Recipients | None = None,
+        security_question: str | None = None,
+        security_answer: str | None = None,
+        archive: str | None = None,
+        checksums: str | None = None,
+        on_empty: str = "fail",
+        max_parallel_uploads: int = 4,
+        delivery_key: str | None = None,
+        slot_timeout: timedelta = timedelta(hours=1),
+        wait: bool = False,
+        poke_interval: timedelta = timedelta(minutes=1),
+        timeout: timedelta | None = None,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
+        accept_partial: bool = False,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(subject=subject, message=message, recipients=recipients, security=security, **kwargs)
-        self.transfer_id = transfer_id
-        if self.needs_transfer_id:
-            self.check_known_transfer_id()
+        self.transfer_id: Any = transfer_id
+        super().__init__(
+            files=files,
+            subject=subject,  # type: ignore[arg-type]  # found later
+            recipients=recipients,  # type: ignore[arg-type]
+            message=message,
+            security=security,
+            security_question=security_question,
+            security_answer=security_answer,
+            archive=archive,
+            checksums=checksums,
+            on_empty=on_empty,
+            max_parallel_uploads=max_parallel_uploads,
+            delivery_key=delivery_key,
+            slot_timeout=slot_timeout,
+            wait=wait,
+            poke_interval=poke_interval,
+            timeout=timeout,
+            on_expired=on_expired,
+            on_canceled=on_canceled,
+            accept_partial=accept_partial,
+            outbound_transfer_conn_id=outbound_transfer_conn_id,
+            deferrable=deferrable,
+            **kwargs,
+        )
 
     def begin(self, client: Client, context: Context) -> Delivery:
         from outbound_transfer.delivery.place import open_rows
@@ -166,10 +226,11 @@ class _Reminder(RedeliverFilesOperator):
     """Delivers again what a task of its run has delivered; see :func:`remind_recipients`."""
 
     custom_operator_name = "remind_recipients"
-    needs_transfer_id = False
+    found_later = frozenset({"transfer_id", "files", *TRANSFER_FIELDS})
 
-    #: The task that has delivered.
-    delivering_task_id: str
+    #: The task that has delivered; and it as this try renders it, for its files and recipients.
+    delivering: DeliverFilesOperator
+    _source: DeliverFilesOperator
 
     #: Digests of the files that were sent, by name, as far as they are known.
     _sent_files: Mapping[str, str] = {}
@@ -179,9 +240,23 @@ class _Reminder(RedeliverFilesOperator):
         return super().begin(client, context)
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
-        given = self.subject, self.message  # a function also returns those of the first delivery
-        super().prepare(delivery, context)
-        self.subject, self.message = given
+        self._source = source = self.delivering.prepare_for_execution()
+        source.render_template_fields(context)
+        source.prepare(delivery, context)
+        for name in FILES_FIELDS:
+            setattr(self, name, getattr(source, name))
+        for name in _TAKEN_OVER:
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(source, name))
+        delivery.client.add_secrets(secrets_of(self))
+
+    def file_specs(self) -> list[ParsedSpec]:
+        return self._source.file_specs()
+
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
+        return self._source.find_sources(specs, spool, gone)
 
     def _is_outdated(self) -> bool:
         assert self._delivery is not None
@@ -203,7 +278,7 @@ class _Reminder(RedeliverFilesOperator):
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
 
-        ti, task_id = context["ti"], self.delivering_task_id
+        ti, task_id = context["ti"], self.delivering.task_id
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else -1
         memory = read_memory(open_rows(), (ti.dag_id, ti.run_id, task_id, index))
         first = client.find_transfer(memory.transfer_id) if memory.transfer_id else None
@@ -242,30 +317,14 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
             f"{task_id}: {getattr(task, 'task_id', task)!r:.100} is no task that delivers, or it is mapped. The "
             "reminder of a mapped delivery belongs in a mapped task group with it"
         )
-    given = {name: getattr(task, name) for name in _names_of_content(type(task)) if hasattr(task, name)}
-    kind = type("RemindRecipientsOperator", (_Reminder, type(task)), {"__doc__": remind_recipients.__doc__})
-    given |= {"subject": None, "message": None, **arguments}
-    reminder: _Reminder = kind(task_id=task_id, transfer_id=None, **given)
+    taken = ("security", "outbound_transfer_conn_id", "deferrable", "slot_timeout")
+    given = {name: getattr(task, name) for name in taken} | arguments
+    reminder = _Reminder(task_id=task_id, transfer_id="found later", files=None, **given)  # type: ignore[arg-type]
     if reminder.get_closest_mapped_task_group() is not task.get_closest_mapped_task_group():
         raise InvalidDelivery(f"{task_id}: it and '{task.task_id}' must be in the same mapped task group")
-    reminder.delivering_task_id = task.task_id
+    reminder.delivering = task
     reminder.set_upstream(task)
     return reminder
-
-
-#: Arguments of a delivery that say how it is made and not what is delivered; a reminder has its own.
-_OWN_ARGUMENTS: Final = frozenset(
-    {"self", "task_id", "delivery_key", "wait", "poke_interval", "timeout"}
-    | {"on_expired", "on_canceled", "accept_partial"}
-)
-
-
-def _names_of_content(kind: type) -> set[str]:
-    """Return the arguments of an operator that say what is delivered, and through which connection."""
-    classes = kind.__mro__[: kind.__mro__.index(BaseOperator)]
-    signatures = [inspect.signature(each.__init__) for each in classes if "__init__" in vars(each)]  # type: ignore[misc]
-    parameters = [parameter for signature in signatures for parameter in signature.parameters.values()]
-    return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - _OWN_ARGUMENTS
 
 
 def _check_deliverable(first: Transfer) -> None:

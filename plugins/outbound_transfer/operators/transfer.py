@@ -1,9 +1,9 @@
-"""Deliver files: create a draft, attach each file, send it (service-api.md, R2)."""
+"""A delivery in one task: create a draft, attach files, send it, and wait for its pickup (service-api.md, R2)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,26 +12,47 @@ from outbound_transfer.airflow_compat.names import (
     AirflowRescheduleException,
     AirflowSkipException,
 )
+from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
-from outbound_transfer.client.ids import check_delivery_key, resolve_transfer_id
-from outbound_transfer.client.models import to_builtins
+from outbound_transfer.client.ids import check_delivery_key
 from outbound_transfer.client.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
-from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.operators.files import FILES_FIELDS, NOTHING_MATCHES, FilesOperator
-from outbound_transfer.operators.new_transfer import NewTransferOperator, no_skip_after_send
-from outbound_transfer.operators.transfer_task import (
-    RehearsalFinished,
-    SendingOperator,
-    TransferTaskOperator,
-    to_delivery_result,
+from outbound_transfer.operators.arguments import (
+    SLOT_TIMEOUT_CHECK,
+    Check,
+    check_all,
+    check_literals,
+    require_choice,
+    to_seconds,
 )
-from outbound_transfer.tasks.arguments import to_whole_number
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
+from outbound_transfer.operators.files import (
+    FILES_CHECKS,
+    FILES_FIELDS,
+    NOTHING_MATCHES,
+    file_finder,
+    given_files,
+    hide_files,
+    sources_of,
+    specs_of,
+)
+from outbound_transfer.operators.new_transfer import (
+    TRANSFER_CHECKS,
+    TRANSFER_FIELDS,
+    given_answer,
+    given_recipients,
+    hide_new_transfer,
+    load_recipients,
+    new_transfer,
+    no_skip_after_send,
+    secrets_of,
+)
+from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
 from outbound_transfer.tasks.errors import fails_without_retry
-from outbound_transfer.tasks.waiting import DeferrableWaitMixin, to_seconds, transfer_from_event
+from outbound_transfer.tasks.waiting import OUTCOMES, DeferrableWaitMixin, transfer_from_event
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,204 +65,64 @@ if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.operators.arguments import Files, Recipients
 
 
-#: Arguments of the wait that have no effect without one, and their defaults. DAGs have the others for their sensors.
+#: Arguments that have no effect without a wait, and their defaults.
 _OF_THE_WAIT: Final = {
+    "poke_interval": timedelta(minutes=1),
+    "timeout": None,
     "on_expired": "fail",
     "on_canceled": "fail",
     "accept_partial": False,
 }
 
-
-class CreateTransferOperator(NewTransferOperator):
-    """Create a draft: nothing is delivered or billed until it is sent, and it is removed after 30 days.
-
-    A retry or a clear deletes the draft of the attempt before, or returns the transfer if it was sent: this task alone
-    decides whether there may be another. See service-api.md, R22 to R25.
-
-    :param subject: not empty.
-    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
-        may render to JSON, or to the text of a Python list or mapping. Or the rows of a query:
-        :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`. Duplicate addresses are rejected.
-    :param message: up to 2,000 characters.
-    :param security: one of none, email, email_code, question, sms, login; by default, and for None, the account's
-        option. An empty text is refused: what a template without a value gives is no choice of that option.
-    :param security_question: only with ``security="question"``.
-    :param security_answer: only with ``security="question"``; masked everywhere.
-    :return: the transfer's id.
-    """
-
-    def run_task(self, hook: OutboundTransferHook, context: Context) -> str:
-        from outbound_transfer.delivery.decision import Act, Phase
-        from outbound_transfer.delivery.keys import begin_delivery
-        from outbound_transfer.delivery.order import Order
-        from outbound_transfer.delivery.place import open_rows
-
-        client = hook.get_conn()
-        delivery = begin_delivery(client, open_rows(), self.attempt(context), log=hook.log)
-        self._row = delivery.row
-        with no_skip_after_send(delivery):
-            self.load_recipients(delivery)
-        if delivery.prepare(Order(self.new_transfer())) is Act.CREATE:
-            delivery.row.save(phase=Phase.HANDED_ON)
-        push_link(context, client.settings, delivery.memory.transfer_id)
-        return delivery.memory.transfer_id
+DELIVERY_CHECKS: Final = (
+    SLOT_TIMEOUT_CHECK,
+    Check(("delivery_key",), lambda key: key is None or check_delivery_key(key)),
+    Check(("poke_interval",), lambda interval: to_seconds("poke_interval", interval)),
+    Check(("timeout",), lambda timeout: timeout is None or to_seconds("timeout", timeout)),
+    Check(("on_expired",), lambda outcome: require_choice("on_expired", outcome, OUTCOMES)),
+    Check(("on_canceled",), lambda outcome: require_choice("on_canceled", outcome, OUTCOMES)),
+)
 
 
-class AttachFilesOperator(FilesOperator):
-    """Attach files to a draft. A retry attaches the missing ones (service-api.md, R30 to R33).
-
-    :param transfer_id: the draft.
-    :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
-        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file,
-        or a callable that returns one of them and is called in each try.
-    :param archive: name of a ZIP file, to deliver all files as this one.
-    :param checksums: name of a further file, as ``SHA256SUMS``, with the SHA-256 of each for ``sha256sum --check``.
-    :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
-        task if no file is left. A file without a pattern must be there.
-    :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
-        it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
-    :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
-    """
-
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", *FILES_FIELDS)
-
-    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.transfer_id = transfer_id
-        self.check_known_transfer_id()
-
-    def run_task(self, hook: OutboundTransferHook, context: Context) -> list[dict[str, Any]]:
-        from outbound_transfer.delivery.draft import Filling
-        from outbound_transfer.files.content import Spool
-
-        with Spool() as spool:
-            find = self.parse_files(spool)
-            max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
-            client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
-            row = self.row_of(client, context, transfer_id)
-            filling = Filling(client, row, transfer_id, attempt.name, self.log, attempt.check_still_running)
-            records = filling.attach(find, max_parallel_uploads)
-        if not records:
-            raise AirflowSkipException(NOTHING_MATCHES)
-        result: list[dict[str, Any]] = to_builtins(records)
-        return result
-
-
-class SendTransferOperator(SendingOperator):
-    """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
-
-    Before each attempt, the draft is compared with what the tasks upstream have made and attached.
-
-    :param transfer_id: the draft; a transfer that was sent already is returned as it is.
-    :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
-        ``transfer_limit_reached``), in seconds or as a timedelta.
-    :return: the sent transfer as a mapping with the fields of service-api.md, R11, with ``not_picked_up``, ``security``
-        and the ``sha256`` of each file.
-    """
-
-    template_fields: Sequence[str] = (*SendingOperator.template_fields, "transfer_id", "slot_timeout")
-
-    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.transfer_id = transfer_id
-        self.check_known_transfer_id()
-
-    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
-        from outbound_transfer.delivery.decision import Phase
-        from outbound_transfer.delivery.row import require_draft
-        from outbound_transfer.delivery.sending import Sending, delete_draft
-        from outbound_transfer.delivery.shown import show
-
-        self._sends = transfer_id = resolve_transfer_id(self.transfer_id)
-        client, attempt = hook.get_conn(), self.attempt(context)
-        row = self.row_of(client, context, transfer_id)
-        if attempt.claim:
-            row.resume(attempt.claim)
-        else:
-            row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
-        self.announce(client, context)
-        sending = Sending(client, row, attempt)
-        try:
-            with self.finishing_rehearsal(client, context, row):
-                transfer = sending.send()
-        except RehearsalFinished:
-            delete_draft(client, row)
-            raise
-        if sending.has_sent:
-            metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
-        show(row.rows, client.settings.account, attempt.conn_id, transfer)
-        self._is_delivered = True
-        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
-        return to_delivery_result(transfer, row.memory)
-
-
-class DiscardTransferOperator(TransferTaskOperator):
-    """Remove a draft that its run will not send, in a task that runs also if those before it failed.
-
-    ``deliver >> discard.as_teardown()`` is such a task, and ``send >> discard.as_teardown(setups=create)`` for a draft
-    that ``create`` made; the run's state stays that of the others. A sent transfer is left alone: what the service
-    has removed as a draft was not sent, and cannot be any more.
-
-    :param transfer_id: the draft; empty if its task created none, then nothing is done.
-    :return: False if the transfer was sent; True if the draft was removed, or is not there any more.
-    """
-
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
-
-    owns_delivery = False
-
-    def __init__(self, *, transfer_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.transfer_id = transfer_id
-
-    def run_task(self, hook: OutboundTransferHook, context: Context) -> bool:
-        if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
-            self.log.info("No draft was created; nothing to discard")
-            return True
-        from outbound_transfer.client.models import Discarded
-        from outbound_transfer.delivery.decision import Phase
-        from outbound_transfer.delivery.place import open_rows
-        from outbound_transfer.delivery.row import find_row, require_draft
-        from outbound_transfer.delivery.sending import discard
-
-        client, transfer_id = hook.get_conn(), resolve_transfer_id(self.transfer_id)
-        push_link(context, client.settings, transfer_id)
-        row = find_row(open_rows(), client.settings.account, transfer_id)
-        if row and row.read()[1].phase is not Phase.EMPTY:
-            row.claim(self.attempt(context).by, lambda memory: require_draft(memory, transfer_id, *Phase))
-            outcome = discard(client, row)
-        else:  # made outside of this Airflow, or forgotten
-            outcome = client.discard_transfer(transfer_id)
-        self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
-        return outcome is not Discarded.SENT
-
-
-class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, NewTransferOperator):
+class DeliverFilesOperator(OutboundTransferOperator, DeferrableWaitMixin):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry deletes the draft of the attempt before and makes a new one; a clear after the send returns the same
-    transfer. Pushes the XCom ``transfer_id`` as soon as the draft exists. See :class:`CreateTransferOperator` for the
-    draft's arguments, and :class:`.DeferrableWaitMixin` for how the wait ends.
+    transfer. Pushes the XCom ``transfer_id`` as soon as the draft exists.
 
-    :param files: see :class:`AttachFilesOperator`.
-    :param archive: see :class:`AttachFilesOperator`.
-    :param checksums: see :class:`AttachFilesOperator`.
-    :param max_parallel_uploads: see :class:`AttachFilesOperator`.
-    :param on_empty: see :class:`AttachFilesOperator`; the task is skipped before it calls the service.
-    :param slot_timeout: see :class:`SendTransferOperator`.
+    :param files: see :class:`.AttachFilesOperator`.
+    :param subject: see :class:`.CreateTransferOperator`.
+    :param recipients: see :class:`.CreateTransferOperator`.
+    :param message: see :class:`.CreateTransferOperator`.
+    :param security: see :class:`.CreateTransferOperator`.
+    :param security_question: see :class:`.CreateTransferOperator`.
+    :param security_answer: see :class:`.CreateTransferOperator`.
+    :param archive: see :class:`.AttachFilesOperator`.
+    :param checksums: see :class:`.AttachFilesOperator`.
+    :param max_parallel_uploads: see :class:`.AttachFilesOperator`.
+    :param on_empty: see :class:`.AttachFilesOperator`; the task is skipped before it calls the service.
     :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
-        account is sent, whatever DAG run, task or map index delivers it. Who comes later gets that transfer, or fails
+        account is sent, whatever Dag run, task or map index delivers it. A later task gets that transfer, or fails
         if its input differs. By default a delivery is that of one task in one run.
+    :param slot_timeout: see :class:`.SendTransferOperator`.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
-    :param poke_interval: seconds between two polls of the transfer.
-    :param timeout: how long to wait at most, in seconds or as a timedelta; by default until it finishes.
-    :return: the transfer as last read, as :class:`SendTransferOperator` returns it.
+    :param poke_interval: time between two polls of the transfer.
+    :param timeout: how long to wait at most; by default until it finishes.
+    :param on_expired: the task's outcome if the transfer expired before all recipients picked it up: ``fail``,
+        ``succeed`` or ``skip``.
+    :param on_canceled: the same for a transfer that was canceled in the web application.
+    :param accept_partial: succeed as soon as one recipient picked the transfer up.
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :param deferrable: free the worker slot during waits: for pickup, and for a slot of the account.
+    :return: the transfer as last read, as :class:`.SendTransferOperator` returns it.
     """
 
     template_fields: Sequence[str] = (
-        *NewTransferOperator.template_fields,
+        *OutboundTransferOperator.template_fields,
+        *TRANSFER_FIELDS,
         *FILES_FIELDS,
         "slot_timeout",
         "delivery_key",
@@ -250,61 +131,101 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         "poke_interval",
         "timeout",
     )
+    checks: tuple[Check, ...] = (*TRANSFER_CHECKS, *FILES_CHECKS, *DELIVERY_CHECKS)
+
+    #: Arguments that may be left out, or are replaced, when the task runs.
+    found_later: Set[str] = frozenset()
+    #: Paths and URIs of the files that this try has found.
+    located: Sequence[str] = ()
 
     def __init__(
         self,
         *,
+        files: Files,
+        subject: str,
+        recipients: Recipients,
+        message: str | None = None,
+        security: str | None = None,
+        security_question: str | None = None,
+        security_answer: str | None = None,
+        archive: str | None = None,
+        checksums: str | None = None,
+        on_empty: str = "fail",
+        max_parallel_uploads: int = 4,
         delivery_key: str | None = None,
+        slot_timeout: timedelta = timedelta(hours=1),
         wait: bool = False,
-        poke_interval: float | timedelta = 60,
-        timeout: float | timedelta | None = None,
+        poke_interval: timedelta = timedelta(minutes=1),
+        timeout: timedelta | None = None,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
+        accept_partial: bool = False,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
+        self.subject: Any = subject
+        self.recipients = given_recipients(self, recipients)
+        self.message = message
+        self.security = security
+        self.security_question = security_question
+        self.security_answer = given_answer(self, security_answer)
+        self.files = given_files(self, files)
+        self.archive = archive
+        self.checksums = checksums
+        self.on_empty = on_empty
+        self.max_parallel_uploads = max_parallel_uploads
         self.delivery_key = delivery_key
+        self.slot_timeout = slot_timeout
         self.wait = wait
         self.poke_interval = poke_interval
         self.timeout = timeout
-        self._check_known_arguments()
+        self.on_expired = on_expired
+        self.on_canceled = on_canceled
+        self.accept_partial = accept_partial
+        check_literals(self, self.checks, self.found_later)
+        if not wait:
+            self._refuse_ignored(kwargs.get("default_args") or {})
 
-    def _check_known_arguments(self) -> None:
-        """Let the DAG fail to parse if the task could only fail, or ignore what is asked for.
+    def _refuse_ignored(self, default_args: Mapping[str, Any]) -> None:
+        """Refuse arguments of the wait, which have no effect without one.
 
-        :raises AirflowFailException, InvalidDelivery: naming the argument.
+        :param default_args: of the Dag, which may be meant for its sensors.
+        :raises InvalidDelivery: naming the arguments.
         """
-        for name in ("poke_interval", "timeout"):
-            if self.is_known(name) and getattr(self, name) is not None:
-                to_seconds(getattr(self, name), name)
-        if self.delivery_key is not None and self.is_known("delivery_key"):
-            check_delivery_key(self.delivery_key)
-        for name, default in _OF_THE_WAIT.items():
-            if not self.wait and getattr(self, name) != default:
-                raise InvalidDelivery(f"{name} needs wait=True: without it, the task ends with the send")
+        given = {name: getattr(self, name) for name in _OF_THE_WAIT}
+        ignored = [name for name, value in given.items() if value not in (_OF_THE_WAIT[name], default_args.get(name))]
+        if ignored and not is_unmapped(self):
+            raise InvalidDelivery(f"{', '.join(ignored)} needs wait=True: without it, the task ends with the send")
 
-    def find_sources(
-        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
-    ) -> list[Source]:
-        sources = super().find_sources(specs, spool, gone)
-        if not sources and gone is None:
-            raise AirflowSkipException(f"{NOTHING_MATCHES}: nothing is delivered")
-        return sources
+    def hide_secrets(self) -> None:
+        hide_new_transfer(self)
+        hide_files(self)
+
+    def hook(self, **client_options: Any) -> OutboundTransferHook:
+        return super().hook(secrets=secrets_of(self), **client_options)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.files.content import Spool
 
         client = hook.get_conn()
-        self.announce(client, context)
+        if not self._was_deferred:
+            announce(client, context, self.log)
         self._delivery = delivery = self.begin(client, context)
         if delivery.memory.transfer_id:  # Airflow has removed the XComs of the try that made it
             self._publish(context, delivery)
-        with (
-            Spool() as spool,
-            delivery.closing(self._is_final, self._open_client),
-            self.finishing_rehearsal(client, context, delivery.row),
-            no_skip_after_send(delivery),
-        ):
-            transfer = self.deliver(delivery, context, spool)
-        self._sends, self._is_sent, self._is_delivered = transfer.id, True, True
+        try:
+            with (
+                Spool() as spool,
+                delivery.closing(self._is_final, self._open_client),
+                finishing_rehearsal(client, context, delivery.row),
+                no_skip_after_send(delivery),
+            ):
+                transfer = self.deliver(delivery, context, spool)
+        finally:
+            self.report.transfer = delivery.transfer
+        self.report.transfer_id, self.report.is_sent = transfer.id, True
         if delivery.has_sent:
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
@@ -325,7 +246,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             log=self.log,
             on_draft=lambda delivery: self._publish(context, delivery),
         )
-        self._row = delivery.row
+        self.report.row = delivery.row
         return delivery
 
     def _publish(self, context: Context, delivery: Delivery) -> None:
@@ -336,10 +257,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
     def deliver(self, delivery: Delivery, context: Context, spool: Spool) -> Transfer:
         """Determine what to deliver, and deliver it."""
         self.prepare(delivery, context)
-        if self.wait:
-            self.validate_wait()
-        max_parallel_uploads = to_whole_number(self.max_parallel_uploads, "max_parallel_uploads")
-        return delivery.deliver(self.order(delivery, spool), max_parallel_uploads)
+        return delivery.deliver(self.order(delivery, spool), int(self.max_parallel_uploads))
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
@@ -349,8 +267,8 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
         from outbound_transfer.delivery.order import Order
 
         self.load_recipients(delivery)
-        new = self.new_transfer()
-        find = self.parse_files(spool)
+        check_all(self, self.checks)
+        new, find = new_transfer(self), file_finder(self, spool)
 
         def find_sources(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
             sources = find(gone)
@@ -359,6 +277,26 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             return sources
 
         return Order(new, find_sources)
+
+    def load_recipients(self, delivery: Delivery) -> None:
+        """Determine to whom to deliver, where the arguments do not say it."""
+        load_recipients(self, delivery)
+
+    def file_specs(self) -> list[ParsedSpec]:
+        """Return what is to be attached; nothing is read or produced."""
+        return specs_of(self)
+
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
+        """Find the files; see :func:`.sources_of`.
+
+        :raises AirflowSkipException: there is none, and that may be.
+        """
+        sources = sources_of(self, specs, spool, gone)
+        if not sources and gone is None:
+            raise AirflowSkipException(f"{NOTHING_MATCHES}: nothing is delivered")
+        return sources
 
     def check_sources(self, sources: Sequence[Source]) -> None:
         """Check the files before anything is created; here, any will do."""
@@ -389,7 +327,7 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
 
         memory = read_memory(open_rows(), TaskTry.of(context).task)
         if seen := transfer_from_event(event):
-            self._sends, self._is_sent = seen.id, True
+            self.report.transfer_id, self.report.transfer, self.report.is_sent = seen.id, seen, True
             if memory.transfer_id == seen.id and not is_of(memory, seen):
                 raise AirflowFailException(OTHER_TRANSFER)
         return to_delivery_result(self.resolve_event(event), memory)
@@ -402,6 +340,6 @@ class DeliverFilesOperator(SendingOperator, DeferrableWaitMixin, FilesOperator, 
             if self.deferrable:
                 self.defer_wait(transfer.id, deadline, sent=transfer)
             self.check_deadline(transfer, deadline)
-            time.sleep(to_seconds(self.poke_interval))
-            transfer = self.poll_transfer(hook, transfer.id) or transfer
+            time.sleep(to_seconds("poke_interval", self.poke_interval))
+            self.report.transfer = transfer = self.poll_transfer(hook, transfer.id) or transfer
         return transfer

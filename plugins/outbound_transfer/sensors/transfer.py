@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from outbound_transfer.airflow_compat.mapping import is_unmapped
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
+from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.models import to_summary_dict
 from outbound_transfer.client.outcomes import TransferOutcome
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook

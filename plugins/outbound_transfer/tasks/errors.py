@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from outbound_transfer.airflow_compat.names import AirflowFailException
 from outbound_transfer.client.errors import (
@@ -27,15 +28,15 @@ def fail_without_retry() -> Iterator[None]:
         yield
     except Exception as error:
         if fails_without_retry(error):
-            raise _failure_of(error) from None
+            raise AirflowFailException(str(error)) from _without_text(error)
         raise
 
 
-def _failure_of(error: Exception) -> AirflowFailException:
-    """Return Airflow's exception with the text and the traceback of an error: with that as its cause, a log has the
-    text twice.
-    """
-    return AirflowFailException(str(error)).with_traceback(error.__traceback__)
+def _without_text(error: Exception) -> Exception:
+    """Return an error of the same class, for callbacks; with its text as well, a log would have that twice."""
+    cause = copy(error)
+    cause.args = ()
+    return cause.with_traceback(error.__traceback__)
 
 
 def fails_without_retry(error: BaseException) -> bool:
@@ -64,4 +65,4 @@ def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
     except (CursorMoved, WarehouseBusy):
         raise
     except WarehouseError as error:
-        raise _failure_of(error) from None
+        raise AirflowFailException(str(error)) from _without_text(error)

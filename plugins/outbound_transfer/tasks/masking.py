@@ -30,11 +30,9 @@ class MaskedValue:
 
 
 def mask(value: Any) -> Any:
-    """Wrap a secret, a number as text, and have the task's log mask it. None and "" are returned as they are."""
+    """Wrap a secret, and have the task's log mask it. None and "" are returned as they are."""
     if value is None or value == "" or isinstance(value, MaskedValue):
         return value
-    if isinstance(value, int | float):
-        value = str(value)
     for text in _texts(value):
         names.mask_secret(text)
     return MaskedValue(value)
@@ -54,6 +52,15 @@ def mask_phones(recipients: Any) -> Any:
     if isinstance(recipients, Iterable) and not isinstance(recipients, bytes | bytearray):
         return [mask_phones(recipient) for recipient in recipients]
     return mask(recipients)
+
+
+def mask_literals(value: Any) -> Any:
+    """Wrap every text and number in plain data that is no template."""
+    if isinstance(value, Mapping):
+        return {key: mask_literals(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask_literals(item) for item in value]
+    return value if isinstance(value, str) and "{" in value else mask(value)
 
 
 def unmask(value: Any) -> Any:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event
 from outbound_transfer.client.errors import DeferRequested, MalformedResponse
 from outbound_transfer.client.models import to_epoch
 from outbound_transfer.observability import metrics
+from outbound_transfer.operators.arguments import ACCOUNT_CHECK, Check, check_all, to_optional, to_whole_number
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
-from outbound_transfer.warehouse.destination import check_account
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -25,6 +24,20 @@ if TYPE_CHECKING:
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.transfers.feed_ingest import FeedIngest
     from outbound_transfer.warehouse.destination import EventDestination
+
+
+def _limit(name: str, value: Any, minimum: int) -> int | None:
+    if to_optional(value) is None:
+        return None
+    return to_whole_number(name, value, minimum, expected=", or None")
+
+
+#: Of the arguments that all destinations of the feed have.
+FEED_CHECKS: Final = (
+    ACCOUNT_CHECK,
+    Check(("max_pages",), lambda number: _limit("max_pages", number, 1)),
+    Check(("max_rejected",), lambda number: _limit("max_rejected", number, 0)),
+)
 
 
 class EventFeedOperator(OutboundTransferOperator):
@@ -48,24 +61,28 @@ class EventFeedOperator(OutboundTransferOperator):
     #: Counts that a deferral brought back.
     _progress = IngestProgress()
 
+    checks: tuple[Check, ...] = FEED_CHECKS
+
     def __init__(
         self,
         *,
-        account: str | None = None,
-        max_pages: int | str | None = None,
-        max_rejected: int | str | None = 100,
+        account: str | None,
+        max_pages: int | None,
+        max_rejected: int | None,
+        outbound_transfer_conn_id: str,
+        deferrable: bool,
+        outlets: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{**kwargs, "outlets": [*(kwargs.get("outlets") or []), LOADED_ALIAS]})
+        super().__init__(
+            outbound_transfer_conn_id=outbound_transfer_conn_id,
+            deferrable=deferrable,
+            outlets=[*(outlets or ()), LOADED_ALIAS],
+            **kwargs,
+        )
         self.account = account
         self.max_pages = max_pages
         self.max_rejected = max_rejected
-        if account and self.is_known("account"):
-            check_account(account)
-        if self.is_known("max_pages"):
-            _limit("max_pages", max_pages, 1)
-        if self.is_known("max_rejected"):
-            _limit("max_rejected", max_rejected, 0)
 
     @abstractmethod
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
@@ -96,6 +113,7 @@ class EventFeedOperator(OutboundTransferOperator):
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         before, self._progress = self._progress, IngestProgress()
         with fail_without_retry_on_warehouse_errors():
+            check_all(self, self.checks)
             self._ingest = self._new_ingest(hook, before)
             progress = self._ingest.run()
         if progress.events:
@@ -154,9 +172,3 @@ def _emit_page_metrics(account: str, page: Page, new_events: int, now: float) ->
     newest = to_epoch(page.events[-1].timestamp) if page.events and page.has_more else now
     if newest is not None:
         metrics.FEED_LAG.emit(max(now - newest, 0.0), account=account)
-
-
-def _limit(name: str, value: int | str | None, minimum: int) -> int | None:
-    if value is None or str(value).strip() in ("", "None"):  # what a template makes of None
-        return None
-    return to_whole_number(value, name, minimum, expected=", or None")

@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import iceberg_asset
-from outbound_transfer.transfers.event_feed import EventFeedOperator
+from outbound_transfer.operators.arguments import Check, check_literals
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.transfers.event_feed import FEED_CHECKS, EventFeedOperator
 from outbound_transfer.warehouse.naming import check_table
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class EventFeedToIcebergOperator(EventFeedOperator):
 
     template_fields: Sequence[str] = (*EventFeedOperator.template_fields, "iceberg_conn_id", "table")
 
+    checks = (*FEED_CHECKS, Check(("table",), check_table))
+
     def __init__(
         self,
         *,
@@ -55,16 +59,24 @@ class EventFeedToIcebergOperator(EventFeedOperator):
         table: str,
         keep_snapshots_for: timedelta = timedelta(hours=1),
         account: str | None = None,
-        max_pages: int | str | None = None,
-        max_rejected: int | str | None = 100,
+        max_pages: int | None = None,
+        max_rejected: int | None = 100,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
+        super().__init__(
+            account=account,
+            max_pages=max_pages,
+            max_rejected=max_rejected,
+            outbound_transfer_conn_id=outbound_transfer_conn_id,
+            deferrable=deferrable,
+            **kwargs,
+        )
         self.iceberg_conn_id = iceberg_conn_id
         self.table = table
         self.keep_snapshots_for = keep_snapshots_for
-        if self.is_known("table"):
-            check_table(table)
+        check_literals(self, self.checks)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""

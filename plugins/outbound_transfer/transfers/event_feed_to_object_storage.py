@@ -50,14 +50,20 @@ class EventFeedToObjectStorageOperator(EventFeedOperator):
         *,
         path: str,
         account: str | None = None,
-        max_pages: int | str | None = None,
-        max_rejected: int | str | None = 100,
+        max_pages: int | None = None,
+        max_rejected: int | None = 100,
         **kwargs: Any,
     ) -> None:
-        super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
+        super().__init__(
+            account=account,
+            max_pages=max_pages,
+            max_rejected=max_rejected,
+            outbound_transfer_conn_id="outbound_transfer_default",
+            deferrable=False,
+            **kwargs,
+        )
         self.path = path
-        if self.is_known("path"):
-            check_path(path)
+        check_path(path)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""

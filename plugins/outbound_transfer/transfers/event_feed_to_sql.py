@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.assets.outbound_transfer import table_asset
-from outbound_transfer.transfers.event_feed import EventFeedOperator
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
+from outbound_transfer.operators.arguments import TABLE_CHECKS, check_literals
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.transfers.event_feed import FEED_CHECKS, EventFeedOperator
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -53,6 +55,8 @@ class EventFeedToSqlOperator(EventFeedOperator):
         "schema",
     )
 
+    checks = (*FEED_CHECKS, *TABLE_CHECKS)
+
     def __init__(
         self,
         *,
@@ -60,18 +64,24 @@ class EventFeedToSqlOperator(EventFeedOperator):
         table_prefix: str = DEFAULT_PREFIX,
         schema: str | None = None,
         account: str | None = None,
-        max_pages: int | str | None = None,
-        max_rejected: int | str | None = 100,
+        max_pages: int | None = None,
+        max_rejected: int | None = 100,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(account=account, max_pages=max_pages, max_rejected=max_rejected, **kwargs)
+        super().__init__(
+            account=account,
+            max_pages=max_pages,
+            max_rejected=max_rejected,
+            outbound_transfer_conn_id=outbound_transfer_conn_id,
+            deferrable=deferrable,
+            **kwargs,
+        )
         self.sql_conn_id = sql_conn_id
         self.table_prefix = table_prefix
         self.schema = schema
-        if self.is_known("table_prefix"):
-            check_prefix(table_prefix)
-        if self.is_known("schema"):
-            check_schema(schema)
+        check_literals(self, self.checks)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""

@@ -3,27 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.operators.arguments import Check, require_choice, to_whole_number
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.operators.files import MORE_FILES_CHECKS
+from outbound_transfer.operators.new_transfer import TRANSFER_CHECKS
+from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator
 from outbound_transfer.queries.errors import ResultEmpty
-from outbound_transfer.tasks.arguments import is_fixed, require_choice, to_whole_number
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.operators.arguments import Files, Recipients
     from outbound_transfer.queries.export import QueryExport
     from outbound_transfer.queries.spec import QuerySpec
 
-_FORMULAS: Final = ("escape", "keep")
+
+def _check_one_form(sql: Any, queries: Any) -> None:
+    if (sql is None) == (queries is None):
+        raise InvalidDelivery("give either sql and file_name, or queries")
+
+
+def _check_queries(queries: Any, file_format: Any) -> None:
+    if queries is not None:
+        from outbound_transfer.queries.spec import parse_queries
+
+        parse_queries(queries, file_format)
+
+
+def _check_file_name(file_name: Any, file_format: Any) -> None:
+    if file_name is not None:
+        from outbound_transfer.queries.file_formats import format_of
+
+        format_of(file_name, file_format)
+
+
+def _check_zone(timezone: Any) -> None:
+    from outbound_transfer.queries.spec import parse_zone
+
+    parse_zone(timezone)
+
+
+QUERY_CHECKS: Final = (
+    Check(("sql", "queries"), _check_one_form),
+    Check(("queries", "file_format"), _check_queries),
+    Check(("file_name", "file_format"), _check_file_name),
+    Check(("max_rows",), lambda number: number is None or to_whole_number("max_rows", number)),
+    Check(("timezone",), _check_zone),
+    Check(("csv_formulas",), lambda choice: require_choice("csv_formulas", choice, ("escape", "keep"))),
+    Check(("on_empty",), lambda choice: require_choice("on_empty", choice, ("fail", "skip", "send"))),
+)
 
 
 class SqlToOutboundTransferOperator(DeliverFilesOperator):
@@ -49,6 +88,26 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     :param csv_formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would take for a formula, as
         ``=…`` or ``@…``; ``keep`` leaves it. Numbers are never changed.
     :param files: further files; see :class:`.AttachFilesOperator`.
+    :param subject: see :class:`.DeliverFilesOperator`.
+    :param recipients: see :class:`.DeliverFilesOperator`.
+    :param message: see :class:`.DeliverFilesOperator`.
+    :param security: see :class:`.DeliverFilesOperator`.
+    :param security_question: see :class:`.DeliverFilesOperator`.
+    :param security_answer: see :class:`.DeliverFilesOperator`.
+    :param archive: see :class:`.DeliverFilesOperator`.
+    :param checksums: see :class:`.DeliverFilesOperator`.
+    :param max_parallel_uploads: see :class:`.DeliverFilesOperator`.
+    :param delivery_key: see :class:`.DeliverFilesOperator`.
+    :param slot_timeout: see :class:`.DeliverFilesOperator`.
+    :param wait: see :class:`.DeliverFilesOperator`.
+    :param poke_interval: see :class:`.DeliverFilesOperator`.
+    :param timeout: see :class:`.DeliverFilesOperator`.
+    :param on_expired: see :class:`.DeliverFilesOperator`.
+    :param on_canceled: see :class:`.DeliverFilesOperator`.
+    :param accept_partial: see :class:`.DeliverFilesOperator`.
+    :param outbound_transfer_conn_id: see :class:`.DeliverFilesOperator`.
+    :param deferrable: see :class:`.DeliverFilesOperator`.
+    :return: as :class:`.DeliverFilesOperator` returns it.
     """
 
     template_fields: Sequence[str] = (
@@ -64,29 +123,47 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         "csv_formulas",
     )
     template_ext: Sequence[str] = (".sql",)
-    needs_files = False
-    on_empty_choices = (*DeliverFilesOperator.on_empty_choices, "send")
-    _row_counts: dict[str, int]
-
     template_fields_renderers = {"sql": "sql", "parameters": "json", "queries": "json"}  # noqa: RUF012  # as in Airflow
+    checks = (*TRANSFER_CHECKS, *MORE_FILES_CHECKS, *QUERY_CHECKS, *DELIVERY_CHECKS)
+
+    _row_counts: dict[str, int]
 
     def __init__(
         self,
         *,
         sql_conn_id: str,
+        subject: str,
+        recipients: Recipients,
         sql: str | None = None,
         file_name: str | None = None,
         parameters: Sequence[Any] | Mapping[str, Any] | None = None,
-        queries: Any = None,
+        queries: Sequence[Mapping[str, Any]] | XComArg | str | None = None,
         file_format: Literal["csv", "jsonl", "parquet", "xlsx"] | str | None = None,
         sql_hook_params: dict[str, Any] | None = None,
-        max_rows: int | str | None = None,
+        max_rows: int | None = None,
         timezone: str = "UTC",
         csv_formulas: Literal["escape", "keep"] | str = "escape",
-        files: Any = None,
+        files: Files | None = None,
+        message: str | None = None,
+        security: str | None = None,
+        security_question: str | None = None,
+        security_answer: str | None = None,
+        archive: str | None = None,
+        checksums: str | None = None,
+        on_empty: str = "fail",
+        max_parallel_uploads: int = 4,
+        delivery_key: str | None = None,
+        slot_timeout: timedelta = timedelta(hours=1),
+        wait: bool = False,
+        poke_interval: timedelta = timedelta(minutes=1),
+        timeout: timedelta | None = None,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
+        accept_partial: bool = False,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(files=files, **kwargs)
         self.sql_conn_id = sql_conn_id
         self.sql = sql
         self.file_name = file_name
@@ -97,24 +174,30 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.max_rows = max_rows
         self.timezone = timezone
         self.csv_formulas = csv_formulas
-        self._check_known_queries()
-
-    def _check_known_queries(self) -> None:
-        """:raises InvalidDelivery: the task could only fail."""
-        from outbound_transfer.queries.spec import parse_queries, parse_zone
-
-        if self.is_known("csv_formulas"):
-            require_choice("csv_formulas", self.csv_formulas, _FORMULAS)
-        if self.is_known("timezone"):
-            parse_zone(self.timezone)
-        if self.max_rows is not None and self.is_known("max_rows"):
-            to_whole_number(self.max_rows, "max_rows")
-        queries = self._listed_queries() if self.is_known() else ()
-        for query in queries if isinstance(queries, list | tuple) else ():
-            if isinstance(query, Mapping) and is_fixed(
-                [query.get("file_name"), query.get("file_format"), self.file_format]
-            ):
-                parse_queries([{**query, "parameters": None}], self.file_format)
+        super().__init__(
+            files=files,  # type: ignore[arg-type]  # there are the results
+            subject=subject,
+            recipients=recipients,
+            message=message,
+            security=security,
+            security_question=security_question,
+            security_answer=security_answer,
+            archive=archive,
+            checksums=checksums,
+            on_empty=on_empty,
+            max_parallel_uploads=max_parallel_uploads,
+            delivery_key=delivery_key,
+            slot_timeout=slot_timeout,
+            wait=wait,
+            poke_interval=poke_interval,
+            timeout=timeout,
+            on_expired=on_expired,
+            on_canceled=on_canceled,
+            accept_partial=accept_partial,
+            outbound_transfer_conn_id=outbound_transfer_conn_id,
+            deferrable=deferrable,
+            **kwargs,
+        )
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         with fail_without_retry_on_warehouse_errors():
@@ -153,24 +236,18 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     def _parse_queries(self) -> list[QuerySpec]:
         from outbound_transfer.queries.spec import parse_queries
 
-        return parse_queries(self._listed_queries(), self.file_format)
-
-    def _listed_queries(self) -> Any:
-        if (self.sql is None) == (self.queries is None):
-            raise InvalidDelivery("give either sql and file_name, or queries")
         one = {"sql": self.sql, "file_name": self.file_name, "parameters": self.parameters}
-        return [one] if self.queries is None else self.queries
+        return parse_queries([one] if self.queries is None else self.queries, self.file_format)
 
     def _export(self) -> QueryExport:
         from outbound_transfer.queries.export import QueryExport
         from outbound_transfer.queries.spec import parse_zone
 
-        require_choice("csv_formulas", self.csv_formulas, _FORMULAS)
         return QueryExport(
             self.sql_conn_id,
             self.log,
             self.sql_hook_params,
-            None if self.max_rows is None else to_whole_number(self.max_rows, "max_rows"),
+            None if self.max_rows is None else int(self.max_rows),
             parse_zone(self.timezone),
             escape_formulas=self.csv_formulas == "escape",
         )

@@ -10,10 +10,10 @@ from outbound_transfer.client.client import MAX_PAGE_SIZE
 from outbound_transfer.client.errors import InvalidDelivery, MalformedResponse
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.observability import metrics
-from outbound_transfer.operators.base import OutboundTransferOperator
+from outbound_transfer.operators.arguments import ACCOUNT_CHECK, TABLE_CHECKS, check_all, check_literals
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, OutboundTransferOperator
 from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
-from outbound_transfer.warehouse.destination import check_account
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,6 +45,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     :param table_prefix: prefix of the names of the tables.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.
+    :param outbound_transfer_conn_id: connection of the service.
     :return: a mapping of counts: ``pages``, ``transfers`` (seen), ``new_transfers`` (not in the table before),
         ``outstanding`` (may still change).
     """
@@ -59,6 +60,8 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     #: The task makes no delivery.
     owns_delivery = False
 
+    checks = (ACCOUNT_CHECK, *TABLE_CHECKS)
+
     def __init__(
         self,
         *,
@@ -66,19 +69,18 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         table_prefix: str = DEFAULT_PREFIX,
         schema: str | None = None,
         account: str | None = None,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        outlets: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{**kwargs, "outlets": [*(kwargs.get("outlets") or []), LOADED_ALIAS]})
+        super().__init__(
+            outbound_transfer_conn_id=outbound_transfer_conn_id, outlets=[*(outlets or ()), LOADED_ALIAS], **kwargs
+        )
         self.sql_conn_id = sql_conn_id
         self.table_prefix = table_prefix
         self.schema = schema
         self.account = account
-        if self.is_known("table_prefix"):
-            check_prefix(table_prefix)
-        if self.is_known("schema"):
-            check_schema(schema)
-        if account and self.is_known("account"):
-            check_account(account)
+        check_literals(self, self.checks)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.warehouse.accounts import bind_account
@@ -87,6 +89,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         from outbound_transfer.warehouse.transfers import TransferTables
 
         with fail_without_retry_on_warehouse_errors():
+            check_all(self, self.checks)
             warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
             account = self.account or hook.get_account()
             bind_account(warehouse, account, hook.get_account())

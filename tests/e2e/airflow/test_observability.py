@@ -31,7 +31,8 @@ import glob
 from pathlib import Path
 from airflow.sdk import DAG, task
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.operators.transfer import CreateTransferOperator, DeliverFilesOperator, SendTransferOperator
+from outbound_transfer.operators.draft import CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 from support.provider import Upload, build_new_transfer
 

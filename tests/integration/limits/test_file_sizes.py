@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
 from support.airflow_names import AirflowFailException
 from support.deliveries import DELIVERY, counts, digest
 from support.tasks import task_instance

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from resilience.fault_matrix.matrix import BY_NAME, DELIVERY, RETRIES, SEND, FaultedRun, Harness, Outcome
 from support import memory
 from support.oracle import says_sent

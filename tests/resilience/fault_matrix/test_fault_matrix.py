@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from resilience.fault_matrix import matrix
 from resilience.fault_matrix.matrix import (
     BY_NAME,

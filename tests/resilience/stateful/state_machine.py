@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
     DiscardTransferOperator,

@@ -9,13 +9,13 @@ from typing import Any
 
 from airflow.sdk import DAG, chain
 
-from outbound_transfer.operators.transfer import (
+from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
-    DeliverFilesOperator,
     DiscardTransferOperator,
     SendTransferOperator,
 )
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
-from outbound_transfer.operators.transfer import AttachFilesOperator, CreateTransferOperator, DeliverFilesOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.airflow_names import AirflowFailException

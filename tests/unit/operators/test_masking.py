@@ -49,7 +49,7 @@ def test_a_copy_is_masked_and_has_the_same_secret(duplicate: Any) -> None:
 def test_masking_wraps_the_value_and_masks_the_log(masked: list[str], value: Any) -> None:
     hidden = mask(value)
     assert isinstance(hidden, MaskedValue)
-    assert hidden.get_secret_value() == str(value)
+    assert hidden.get_secret_value() == value
     assert masked == [str(value)]
     assert mask(hidden) is hidden, "once is enough"
 

@@ -10,17 +10,12 @@ from airflow.sdk import DAG
 
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.exceptions import InvalidDelivery, InvalidName
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
-from outbound_transfer.operators.transfer import (
-    AttachFilesOperator,
-    CreateTransferOperator,
-    DeliverFilesOperator,
-    SendTransferOperator,
-)
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
-from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
@@ -38,13 +33,13 @@ GIVEN: dict[type, dict[str, Any]] = {
     TransferSensor: {"transfer_id": "t"},
     EventFeedToSqlOperator: {"sql_conn_id": "c"},
     EventFeedToIcebergOperator: {"iceberg_conn_id": "c", "table": "lake.events"},
-    EventFeedToObjectStorageOperator: {"path": "/data/events"},
     TransfersToSqlOperator: {"sql_conn_id": "c"},
 }
 ERRORS = (AirflowFailException, InvalidDelivery, InvalidName)
 
 WRONG = [
     (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
+    (DeliverFilesOperator, {"timeout": timedelta(days=1)}, "timeout needs wait=True"),
     (DeliverFilesOperator, {"wait": True, "poke_interval": "5m"}, "poke_interval must be a timedelta or a number"),
     (DeliverFilesOperator, {"wait": True, "timeout": -1}, "timeout must be a timedelta or a number"),
     (DeliverFilesOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
@@ -62,7 +57,7 @@ WRONG = [
     (SqlToOutboundTransferOperator, {"sql": None}, "give either sql and file_name, or queries"),
     (
         SqlToOutboundTransferOperator,
-        {"sql": None, "queries": [{"sql": "{{ x }}", "file_name": "a.xls"}]},
+        {"sql": None, "file_name": None, "queries": [{"sql": "SELECT 1", "file_name": "a.xls"}]},
         "the suffix of 'a.xls'",
     ),
     (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty is one of fail, skip, send"),
@@ -76,7 +71,7 @@ WRONG = [
     (DeliverFilesOperator, {"security": "question", "security_answer": "{{ a }}"}, "needs security_question$"),
     (DeliverFilesOperator, {"security": "sms"}, "security 'sms' needs the phone of a@example.com"),
     (AttachFilesOperator, {"archive": "a.tar"}, "archive is the name of a ZIP file"),
-    (DeliverFilesOperator, {"files": ["{{ f }}", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
+    (DeliverFilesOperator, {"files": ["f", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
     (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
     (TransferSensor, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
     (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number from 1 on, or None"),
@@ -91,9 +86,6 @@ WRONG = [
     (TransfersToSqlOperator, {"table_prefix": 7}, "table_prefix must be text, not 7"),
     (TransfersToSqlOperator, {"schema": "a\0"}, "contains a NUL character"),
     (EventFeedToIcebergOperator, {"table": "events"}, "'events' is not the name of an Iceberg table: write namespace"),
-    (EventFeedToObjectStorageOperator, {"path": "data/events"}, "the path must be absolute, or begin with a scheme"),
-    (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a/../b"}, "the path must name a folder"),
-    (EventFeedToObjectStorageOperator, {"path": "s3://bucket/a*"}, "the path has a character that loaders take for"),
 ]
 
 
@@ -111,7 +103,7 @@ def test_a_mapped_task_is_checked_when_it_runs(operator, wrong) -> None:
 
 RIGHT = [
     (DeliverFilesOperator, {"wait": True, "on_expired": "succeed", "poke_interval": timedelta(minutes=5)}),
-    (DeliverFilesOperator, {"poke_interval": 30, "timeout": 60}),  # the defaults of a DAG's sensors
+    (DeliverFilesOperator, {"default_args": {"poke_interval": 30, "timeout": 60}}),  # of the Dag's sensors
     (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),
     (DeliverFilesOperator, {"security": "{{ params.security }}"}),
     (DeliverFilesOperator, {"delivery_key": "k"}),
@@ -140,7 +132,6 @@ RIGHT = [
     (EventFeedToSqlOperator, {"table_prefix": "{{ p }}" + "x" * 1_000, "schema": "{{ s }}\0"}),
     (TransfersToSqlOperator, {"table_prefix": "{{ p }}\0", "schema": "{{ s }}\0", "account": "{{ a }}" + "x" * 250}),
     (EventFeedToIcebergOperator, {"table": "{{ t }}", "account": "{{ a }}" + "x" * 250}),
-    (EventFeedToObjectStorageOperator, {"path": "{{ p }}"}),
 ]
 
 

@@ -1,0 +1,308 @@
+"""A delivery in three tasks: create a draft, attach files, send it or discard it (service-api.md, R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from outbound_transfer.airflow_compat.names import AirflowSkipException
+from outbound_transfer.client.ids import resolve_transfer_id
+from outbound_transfer.client.models import to_builtins
+from outbound_transfer.files.progress import delivery_summary
+from outbound_transfer.links.transfer import push_link
+from outbound_transfer.observability import metrics
+from outbound_transfer.operators.arguments import SLOT_TIMEOUT_CHECK, TRANSFER_ID_CHECK, check_all, check_literals
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
+from outbound_transfer.operators.files import (
+    FILES_CHECKS,
+    FILES_FIELDS,
+    NOTHING_MATCHES,
+    file_finder,
+    given_files,
+    hide_files,
+    sources_of,
+    specs_of,
+)
+from outbound_transfer.operators.new_transfer import (
+    TRANSFER_CHECKS,
+    TRANSFER_FIELDS,
+    given_answer,
+    given_recipients,
+    hide_new_transfer,
+    load_recipients,
+    new_transfer,
+    no_skip_after_send,
+    secrets_of,
+)
+from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from outbound_transfer.client.client import Client
+    from outbound_transfer.client.errors import OutboundTransferError
+    from outbound_transfer.delivery.row import Row
+    from outbound_transfer.files.content import Spool
+    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.operators.arguments import Files, Recipients, TransferId
+
+
+def _row_of(client: Client, context: Context, transfer_id: str) -> Row:
+    """Return the row of a draft that another task made.
+
+    :raises WrongTransfer: no delivery of this Airflow has made it; or it was replaced or deleted; or the connection
+        leads to another account than then.
+    """
+    from outbound_transfer.delivery.place import open_rows
+    from outbound_transfer.delivery.row import require_row
+
+    push_link(context, client.settings, transfer_id)
+    return require_row(open_rows(), client.settings.account, transfer_id)
+
+
+class CreateTransferOperator(OutboundTransferOperator):
+    """Create a draft: nothing is delivered or billed until it is sent, and it is removed after 30 days.
+
+    A retry or a clear deletes the draft of the attempt before, or returns the transfer if it was sent: this task alone
+    decides whether there may be another. See service-api.md, R22 to R25.
+
+    :param subject: not empty.
+    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
+        may render to JSON, or to the text of a Python list or mapping. Or the rows of a query:
+        :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`. Duplicate addresses are rejected.
+    :param message: up to 2,000 characters.
+    :param security: one of none, email, email_code, question, sms, login; by default, and for None, the account's
+        option. An empty text is refused: what a template without a value gives is no choice of that option.
+    :param security_question: only with ``security="question"``.
+    :param security_answer: only with ``security="question"``; masked everywhere.
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :return: the transfer's id.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, *TRANSFER_FIELDS)
+    checks = TRANSFER_CHECKS
+
+    def __init__(
+        self,
+        *,
+        subject: str,
+        recipients: Recipients,
+        message: str | None = None,
+        security: str | None = None,
+        security_question: str | None = None,
+        security_answer: str | None = None,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
+        self.subject: Any = subject
+        self.recipients = given_recipients(self, recipients)
+        self.message = message
+        self.security = security
+        self.security_question = security_question
+        self.security_answer = given_answer(self, security_answer)
+        check_literals(self, self.checks)
+
+    def hide_secrets(self) -> None:
+        hide_new_transfer(self)
+
+    def hook(self, **client_options: Any) -> OutboundTransferHook:
+        return super().hook(secrets=secrets_of(self), **client_options)
+
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> str:
+        from outbound_transfer.delivery.decision import Act, Phase
+        from outbound_transfer.delivery.keys import begin_delivery
+        from outbound_transfer.delivery.order import Order
+        from outbound_transfer.delivery.place import open_rows
+
+        client = hook.get_conn()
+        delivery = begin_delivery(client, open_rows(), self.attempt(context), log=hook.log)
+        self.report.row = delivery.row
+        with no_skip_after_send(delivery):
+            load_recipients(self, delivery)
+            check_all(self, self.checks)
+        if delivery.prepare(Order(new_transfer(self))) is Act.CREATE:
+            delivery.row.save(phase=Phase.HANDED_ON)
+        push_link(context, client.settings, delivery.memory.transfer_id)
+        return delivery.memory.transfer_id
+
+
+class AttachFilesOperator(OutboundTransferOperator):
+    """Attach files to a draft. A retry attaches the missing ones (service-api.md, R30 to R33).
+
+    :param transfer_id: the draft.
+    :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
+        and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file,
+        or a callable that returns one of them and is called in each try.
+    :param archive: name of a ZIP file, to deliver all files as this one.
+    :param checksums: name of a further file, as ``SHA256SUMS``, with the SHA-256 of each for ``sha256sum --check``.
+    :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
+        task if no file is left. A file without a pattern must be there.
+    :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
+        it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", *FILES_FIELDS)
+    checks = (TRANSFER_ID_CHECK, *FILES_CHECKS)
+
+    #: Paths and URIs of the files that this try has found.
+    located: Sequence[str] = ()
+
+    def __init__(
+        self,
+        *,
+        transfer_id: TransferId,
+        files: Files,
+        archive: str | None = None,
+        checksums: str | None = None,
+        on_empty: str = "fail",
+        max_parallel_uploads: int = 4,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
+        self.transfer_id = transfer_id
+        self.files = given_files(self, files)
+        self.archive = archive
+        self.checksums = checksums
+        self.on_empty = on_empty
+        self.max_parallel_uploads = max_parallel_uploads
+        check_literals(self, self.checks)
+
+    def hide_secrets(self) -> None:
+        hide_files(self)
+
+    def file_specs(self) -> list[ParsedSpec]:
+        """Return what is to be attached; nothing is read or produced."""
+        return specs_of(self)
+
+    def find_sources(
+        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+    ) -> list[Source]:
+        """Find the files; see :func:`.sources_of`."""
+        return sources_of(self, specs, spool, gone)
+
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> list[dict[str, Any]]:
+        from outbound_transfer.delivery.draft import Filling
+        from outbound_transfer.files.content import Spool
+
+        with Spool() as spool:
+            check_all(self, self.checks)
+            find = file_finder(self, spool)
+            client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
+            row = self.report.row = _row_of(client, context, transfer_id)
+            filling = Filling(client, row, transfer_id, attempt.name, self.log, attempt.check_still_running)
+            records = filling.attach(find, int(self.max_parallel_uploads))
+        if not records:
+            raise AirflowSkipException(NOTHING_MATCHES)
+        result: list[dict[str, Any]] = to_builtins(records)
+        return result
+
+
+class SendTransferOperator(OutboundTransferOperator):
+    """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
+
+    Before each attempt, the draft is compared with what the tasks upstream have made and attached.
+
+    :param transfer_id: the draft; a transfer that was sent already is returned as it is.
+    :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
+        ``transfer_limit_reached``).
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :param deferrable: free the worker slot while the task waits for a slot of the account.
+    :return: the sent transfer as a mapping with the fields of service-api.md, R11, with ``not_picked_up``, ``security``
+        and the ``sha256`` of each file.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
+    checks = (TRANSFER_ID_CHECK, SLOT_TIMEOUT_CHECK)
+
+    def __init__(
+        self,
+        *,
+        transfer_id: TransferId,
+        slot_timeout: timedelta = timedelta(hours=1),
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
+        self.transfer_id = transfer_id
+        self.slot_timeout = slot_timeout
+        check_literals(self, self.checks)
+
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
+        from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.row import require_draft
+        from outbound_transfer.delivery.sending import Sending, delete_draft
+        from outbound_transfer.delivery.shown import show
+
+        self.report.transfer_id = transfer_id = resolve_transfer_id(self.transfer_id)
+        client, attempt = hook.get_conn(), self.attempt(context)
+        row = self.report.row = _row_of(client, context, transfer_id)
+        if attempt.claim:
+            row.resume(attempt.claim)
+        else:
+            row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
+        if not self._was_deferred:
+            announce(client, context, self.log)
+        sending = Sending(client, row, attempt)
+        try:
+            with finishing_rehearsal(client, context, row):
+                transfer = sending.send()
+        except RehearsalFinished:
+            delete_draft(client, row)
+            raise
+        if sending.has_sent:
+            metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
+        show(row.rows, client.settings.account, attempt.conn_id, transfer)
+        self.report.is_sent = True
+        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
+        return to_delivery_result(transfer, row.memory)
+
+
+class DiscardTransferOperator(OutboundTransferOperator):
+    """Remove a draft that its run will not send, in a task that runs also if those before it failed.
+
+    ``deliver >> discard.as_teardown()`` is such a task, and ``send >> discard.as_teardown(setups=create)`` for a draft
+    that ``create`` made; the run's state stays that of the others. A sent transfer is left alone: what the service
+    has removed as a draft was not sent, and cannot be any more.
+
+    :param transfer_id: the draft; empty if its task created none, then nothing is done.
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :return: False if the transfer was sent; True if the draft was removed, or is not there any more.
+    """
+
+    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
+
+    owns_delivery = False
+
+    def __init__(
+        self, *, transfer_id: TransferId | None, outbound_transfer_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any
+    ) -> None:
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
+        self.transfer_id = transfer_id
+
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> bool:
+        if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
+            self.log.info("No draft was created; nothing to discard")
+            return True
+        from outbound_transfer.client.models import Discarded
+        from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import find_row, require_draft
+        from outbound_transfer.delivery.sending import discard
+
+        client, transfer_id = hook.get_conn(), resolve_transfer_id(self.transfer_id)
+        push_link(context, client.settings, transfer_id)
+        row = find_row(open_rows(), client.settings.account, transfer_id)
+        if row and row.read()[1].phase is not Phase.EMPTY:
+            row.claim(self.attempt(context).by, lambda memory: require_draft(memory, transfer_id, *Phase))
+            outcome = discard(client, row)
+        else:  # made outside of this Airflow, or forgotten
+            outcome = client.discard_transfer(transfer_id)
+        self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
+        return outcome is not Discarded.SENT
