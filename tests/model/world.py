@@ -32,8 +32,8 @@ from outbound_transfer.delivery.attempt import FINISHED, Attempt
 from outbound_transfer.delivery.decision import Act, Phase
 from outbound_transfer.delivery.order import Order
 from outbound_transfer.files.sources import Source
+from outbound_transfer.operators.errors import fails_without_retry
 from outbound_transfer.store.errors import DeliveriesUnavailable
-from outbound_transfer.tasks.errors import fails_without_retry
 from support.memory import InMemoryRows, Table
 
 Action = Callable[[], object]

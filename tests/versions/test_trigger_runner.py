@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 60.0
 
 def triggers(transfer_id: str, count: int = 1, conn_id: str = "outbound_transfer_default") -> list[TransferTrigger]:
     deadline = datetime.now(UTC) + timedelta(hours=1)
-    return [TransferTrigger(transfer_id, conn_id, 1.0, deadline.isoformat()) for _ in range(count)]
+    return [TransferTrigger(transfer_id, conn_id, 1.0, deadline.isoformat(), {}) for _ in range(count)]
 
 
 async def until(triggerer: Triggerer, condition: Callable[[], Any]) -> None:
@@ -95,7 +95,7 @@ def test_a_connection_that_must_wait_holds_up_no_other_and_ends_with_its_waits(
 def test_a_deferred_task_waits_in_its_own_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow asks the trigger whether it may, since 3.2, and by another name since 3.4."""
     monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
-    trigger = TransferTrigger("tr_1", "outbound_transfer_default", 60, datetime.now(UTC).isoformat())
+    trigger = TransferTrigger("tr_1", "outbound_transfer_default", 60, datetime.now(UTC).isoformat(), {})
     ti: Any = SimpleNamespace(dag_id="dag", run_id="run", task_id="task", task=SimpleNamespace(queue="reports"))
     log: Any = logging.getLogger(__name__)
     deferred, _ = task_runner._defer_task(TaskDeferred(trigger=trigger, method_name="resume"), ti, log)

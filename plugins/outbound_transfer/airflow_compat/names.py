@@ -42,8 +42,6 @@ AirflowRescheduleException = exceptions.AirflowRescheduleException
 AirflowSensorTimeout = exceptions.AirflowSensorTimeout
 AirflowSkipException = exceptions.AirflowSkipException
 AirflowTaskTimeout = exceptions.AirflowTaskTimeout
-TaskDeferralError = exceptions.TaskDeferralError
-TaskDeferralTimeout = exceptions.TaskDeferralTimeout
 TaskDeferred = exceptions.TaskDeferred
 
 try:

@@ -1,10 +1,8 @@
-"""What the status of a transfer means for a task that waits for it (service-api.md, R17)."""
+"""Statuses of transfers (service-api.md, R17), in words, and what became of the transfer of a failed task."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -38,11 +36,6 @@ def status_rank(status: str) -> int:
     return {DRAFT: 0, PARTIAL: 2}.get(status, 1)
 
 
-def wait_outcome(status: str) -> str:
-    """Return as what a wait is counted that finishes with this status."""
-    return {COMPLETE: "picked_up", EXPIRED: "expired", CANCELED: "canceled"}.get(status, "partial")
-
-
 #: Appended to log lines about any other status.
 UNKNOWN_STATUS_HINT: Final = (
     "; this status is unknown to this version of the provider, so the wait continues. "
@@ -56,20 +49,8 @@ DRAFT_HINT: Final = (
 
 STATUS_HINTS: Final = (UNKNOWN_STATUS_HINT, DRAFT_HINT)
 
-#: Ends a wait that finds another transfer under the id than the one that was sent.
-OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
-
-
 #: The XCom of a task that did not succeed, with the fields of :class:`TransferOutcome`.
 OUTCOME_KEY: Final = "outcome"
-
-
-class Outcome(StrEnum):
-    """Result of waiting for a transfer."""
-
-    SUCCEED = "succeed"
-    FAIL = "fail"
-    SKIP = "skip"
 
 
 class TransferOutcome(msgspec.Struct, frozen=True):
@@ -96,53 +77,6 @@ class TransferOutcome(msgspec.Struct, frozen=True):
     def from_transfer(cls, transfer: Transfer, reason: str) -> TransferOutcome:
         """Return the outcome of a transfer that was read."""
         return cls(transfer.id, reason, transfer.status, transfer.subject, transfer.picked_up, transfer.not_picked_up)
-
-
-@dataclass(frozen=True)
-class OutcomeRules:
-    """What each terminal status means for the task, as the user configured it.
-
-    :ivar on_expired: result for status ``expired``.
-    :ivar on_canceled: result for status ``canceled``.
-    :ivar accept_partial: whether to succeed as soon as one recipient has picked up.
-    """
-
-    on_expired: Outcome = Outcome.FAIL
-    on_canceled: Outcome = Outcome.FAIL
-    accept_partial: bool = False
-
-    @classmethod
-    def from_arguments(cls, on_expired: str, on_canceled: str, *, accept_partial: bool) -> OutcomeRules:
-        """Return the rules that arguments of a task or a stored trigger give.
-
-        :raises ValueError: one of them is not an outcome.
-        """
-        return cls(Outcome(on_expired), Outcome(on_canceled), accept_partial)
-
-    def to_arguments(self) -> dict[str, Any]:
-        """Return the rules as arguments that Airflow can store."""
-        return {
-            "on_expired": self.on_expired.value,
-            "on_canceled": self.on_canceled.value,
-            "accept_partial": self.accept_partial,
-        }
-
-    def outcome_of(self, transfer: Transfer) -> Outcome | None:
-        """Return the outcome of waiting for ``transfer``; None to keep waiting.
-
-        Unknown statuses keep a task waiting (service-api.md, R5: the set of statuses is open).
-        """
-        is_picked_up_by_some = transfer.status == PARTIAL or transfer.picked_up_count
-        if transfer.status == COMPLETE or (
-            self.accept_partial and is_picked_up_by_some and transfer.status != CANCELED
-        ):
-            return Outcome.SUCCEED
-        return {EXPIRED: self.on_expired, CANCELED: self.on_canceled}.get(transfer.status)
-
-
-def skip_reason(transfer: Transfer) -> str:
-    """Return why a task is skipped whose transfer has this status."""
-    return f"Skipped by on_expired or on_canceled: {describe(transfer)}"
 
 
 def status_hint(transfer: Transfer) -> str:

@@ -10,7 +10,7 @@ from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.ids import resolve_transfer_id
 from outbound_transfer.files.content import Content
-from outbound_transfer.tasks.masking import MaskedValue
+from outbound_transfer.operators.masking import MaskedValue
 from outbound_transfer.warehouse.destination import check_account
 from outbound_transfer.warehouse.naming import check_prefix, check_schema
 

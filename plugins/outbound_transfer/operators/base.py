@@ -16,8 +16,8 @@ from outbound_transfer.client.errors import DeferRequested
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink
 from outbound_transfer.operators.arguments import Check, to_seconds
+from outbound_transfer.operators.errors import fail_without_retry
 from outbound_transfer.operators.report import Report
-from outbound_transfer.tasks.errors import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger

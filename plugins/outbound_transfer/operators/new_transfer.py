@@ -12,8 +12,8 @@ from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.models import build_new_transfer
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.operators.arguments import Check, is_literal, to_optional, to_repeatable
+from outbound_transfer.operators.masking import find_secrets, mask, mask_phones, unmask
 from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
-from outbound_transfer.tasks.masking import find_secrets, mask, mask_phones, unmask
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import NewTransfer

@@ -10,7 +10,7 @@ from typing import Any, Final
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.models import MAX_RECIPIENTS
 from outbound_transfer.client.recipients import RECIPIENT_FIELDS
-from outbound_transfer.tasks.masking import mask_literals, mask_phones, unmask
+from outbound_transfer.operators.masking import mask_literals, mask_phones, unmask
 
 ON_EMPTY: Final = ("fail", "skip")
 

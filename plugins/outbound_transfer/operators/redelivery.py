@@ -16,9 +16,9 @@ from outbound_transfer.client.recipients import parse_text, show_address
 from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
 from outbound_transfer.operators.files import FILES_FIELDS
+from outbound_transfer.operators.masking import mask_phones, unmask
 from outbound_transfer.operators.new_transfer import TRANSFER_FIELDS, secrets_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.tasks.masking import mask_phones, unmask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from outbound_transfer.airflow_compat.names import (
     AirflowException,
     AirflowRescheduleException,
     AirflowSkipException,
+    AirflowTaskTimeout,
     TaskDeferred,
+    redact,
 )
 from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.client.outcomes import TransferOutcome
+from outbound_transfer.client.models import to_builtins
+from outbound_transfer.client.outcomes import OUTCOME_KEY, TransferOutcome
 from outbound_transfer.observability import metrics
-from outbound_transfer.tasks.outcome_report import report_outcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,17 +53,17 @@ class Report:
         """Report an error or a skip that ends the block. An error's text names what was sent, or may have been."""
         from outbound_transfer.delivery.shown import emit_in_doubt
 
-        try:
-            with report_outcome(self._context, self.outcome):
+        with report_outcome(self._context, self.outcome):
+            try:
                 yield
-        except (*_GOES_ON, AirflowSkipException):
-            raise
-        except BaseException as error:
-            self._count(error)
-            self._name_transfer(error)
-            raise
-        finally:
-            emit_in_doubt(self._conn_id)
+            except (*_GOES_ON, AirflowSkipException):
+                raise
+            except BaseException as error:
+                self._count(error)
+                self._name_transfer(error)
+                raise
+            finally:
+                emit_in_doubt(self._conn_id)
 
     def outcome(self, error: BaseException) -> TransferOutcome | None:
         """Return what became of the transfer; None if there is none yet."""
@@ -107,6 +111,30 @@ class Report:
             return ""
         end = "" if text.endswith((".", "!", "?")) or not text else "."
         return f"{text}{end} {send_in_doubt_warning(transfer_id)}".strip()
+
+
+@contextmanager
+def report_outcome(context: Context, find_outcome: Callable[[BaseException], TransferOutcome | None]) -> Iterator[None]:
+    """Let an error or a skip that ends the block carry the outcome of its transfer, and push it as an XCom.
+
+    The error has it as its attribute ``outcome``, and for short ``transfer_id`` and ``not_picked_up``.
+
+    :param find_outcome: returns the outcome; None if the task has no transfer.
+    """
+    try:
+        yield
+    except AirflowRescheduleException:
+        raise
+    except (Exception, AirflowTaskTimeout) as error:
+        with suppress(Exception):  # the error matters more
+            if outcome := find_outcome(error):
+                # The text may be a database driver's; an XCom is not masked as a log is.
+                outcome = msgspec.structs.replace(outcome, reason=str(redact(outcome.reason)))
+                vars(error).update(
+                    outcome=outcome, transfer_id=outcome.transfer_id, not_picked_up=outcome.not_picked_up
+                )
+                context["ti"].xcom_push(OUTCOME_KEY, to_builtins(outcome))
+        raise
 
 
 def _change_text(error: BaseException, text: str) -> None:

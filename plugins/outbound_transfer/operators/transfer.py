@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence, Set
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +15,6 @@ from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
 from outbound_transfer.client.ids import check_delivery_key
-from outbound_transfer.client.outcomes import OTHER_TRANSFER, describe
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics
@@ -25,10 +23,10 @@ from outbound_transfer.operators.arguments import (
     Check,
     check_all,
     check_literals,
-    require_choice,
     to_seconds,
 )
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
+from outbound_transfer.operators.errors import fails_without_retry
 from outbound_transfer.operators.files import (
     FILES_CHECKS,
     FILES_FIELDS,
@@ -51,8 +49,7 @@ from outbound_transfer.operators.new_transfer import (
     secrets_of,
 )
 from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
-from outbound_transfer.tasks.errors import fails_without_retry
-from outbound_transfer.tasks.waiting import OUTCOMES, DeferrableWaitMixin, transfer_from_event
+from outbound_transfer.operators.wait import OUTCOME_CHECKS, Pickup
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -82,12 +79,11 @@ DELIVERY_CHECKS: Final = (
     Check(("delivery_key",), lambda key: key is None or check_delivery_key(key)),
     Check(("poke_interval",), lambda interval: to_seconds("poke_interval", interval)),
     Check(("timeout",), lambda timeout: timeout is None or to_seconds("timeout", timeout)),
-    Check(("on_expired",), lambda outcome: require_choice("on_expired", outcome, OUTCOMES)),
-    Check(("on_canceled",), lambda outcome: require_choice("on_canceled", outcome, OUTCOMES)),
+    *OUTCOME_CHECKS,
 )
 
 
-class DeliverFilesOperator(OutboundTransferOperator, DeferrableWaitMixin):
+class DeliverFilesOperator(OutboundTransferOperator):
     """Create, attach and send in one task, and optionally wait until the transfer is picked up.
 
     A retry deletes the draft of the attempt before and makes a new one; a clear after the send returns the same
@@ -230,7 +226,11 @@ class DeliverFilesOperator(OutboundTransferOperator, DeferrableWaitMixin):
             metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
         if self.wait:
-            transfer = self._wait_until_finished(hook, transfer, context)
+            pickup = Pickup(self, transfer.id, context)
+            try:
+                transfer = pickup.run(hook, transfer)
+            finally:
+                self.report.transfer = pickup.transfer
         return to_delivery_result(transfer, delivery.memory)
 
     def begin(self, client: Client, context: Context) -> Delivery:
@@ -326,20 +326,11 @@ class DeliverFilesOperator(OutboundTransferOperator, DeferrableWaitMixin):
         from outbound_transfer.delivery.row import read_memory
 
         memory = read_memory(open_rows(), TaskTry.of(context).task)
-        if seen := transfer_from_event(event):
-            self.report.transfer_id, self.report.transfer, self.report.is_sent = seen.id, seen, True
-            if memory.transfer_id == seen.id and not is_of(memory, seen):
-                raise AirflowFailException(OTHER_TRANSFER)
-        return to_delivery_result(self.resolve_event(event), memory)
-
-    def _wait_until_finished(self, hook: OutboundTransferHook, transfer: Transfer, context: Context) -> Transfer:
-        deadline = self.get_or_create_deadline(context)
-        if self.deferrable:
-            self._last_logged = describe(transfer)  # the trigger logs it
-        while not self.is_over(transfer):
-            if self.deferrable:
-                self.defer_wait(transfer.id, deadline, sent=transfer)
-            self.check_deadline(transfer, deadline)
-            time.sleep(to_seconds("poke_interval", self.poke_interval))
-            self.report.transfer = transfer = self.poll_transfer(hook, transfer.id) or transfer
-        return transfer
+        pickup = Pickup(self, memory.transfer_id, context)
+        self.report.transfer_id, self.report.is_sent = memory.transfer_id, True
+        try:
+            # A row that was forgotten meanwhile knows no transfer.
+            transfer = pickup.finish(event, lambda seen: seen.id != memory.transfer_id or is_of(memory, seen))
+        finally:
+            self.report.transfer = pickup.transfer
+        return to_delivery_result(transfer, memory)

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
-from outbound_transfer.airflow_compat.rendering import is_unmapped
+from outbound_transfer.client.ids import resolve_transfer_id
 from outbound_transfer.client.models import to_summary_dict
-from outbound_transfer.client.outcomes import TransferOutcome
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
-from outbound_transfer.tasks.arguments import is_fixed
-from outbound_transfer.tasks.outcome_report import report_outcome
-from outbound_transfer.tasks.waiting import DeferrableWaitMixin, checked_transfer_id, default_sensor_timeout, timed_out
+from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, check_all, check_literals
+from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.operators.errors import fail_without_retry
+from outbound_transfer.operators.report import report_outcome
+from outbound_transfer.operators.wait import NO_TIMEOUT, OUTCOME_CHECKS, Pickup, timed_out
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from outbound_transfer.operators.arguments import TransferId
 
-class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
+_CHECKS: Final = (TRANSFER_ID_CHECK, *OUTCOME_CHECKS)
+
+#: ``[sensors] default_timeout`` as Airflow ships it: shorter than transfers live.
+_SHIPPED_TIMEOUT: Final = timedelta(days=7)
+
+
+class TransferSensor(BaseSensorOperator):
     """Wait for a transfer's terminal status; the same in poke, reschedule and deferred mode.
 
     All deferred waiters of one connection share one poll in a triggerer. A terminal status is seen within
@@ -30,8 +39,6 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     not see the transfer.
 
     :param transfer_id: the sent transfer: its id, or a mapping with its id, such as the result of the delivering task.
-    :param outbound_transfer_conn_id: the Airflow connection.
-    :param deferrable: wait in the triggerer, without a worker slot.
     :param timeout: how long to wait at most, in seconds or as a timedelta, counted from the first try; one last poll
         precedes a timeout. By default until the transfer finishes, which its expiry does at the latest, or as long as
         ``[sensors] default_timeout`` where that was changed.
@@ -41,75 +48,85 @@ class TransferSensor(DeferrableWaitMixin, BaseSensorOperator):
     :param end_from_trigger: with ``deferrable``, finish a success or a skip in the triggerer, without starting a
         worker. Airflow then runs no listener. A task with outlets, or callbacks for that state, finishes in a worker
         all the same.
+    :param outbound_transfer_conn_id: the Airflow connection.
+    :param deferrable: wait in the triggerer, without a worker slot.
     :return: the final transfer, with the fields of service-api.md, R11, as listings have them (without files), each
         recipient with ``picked_up_at``.
     """
 
-    template_fields: Sequence[str] = (
-        "outbound_transfer_conn_id",
-        "transfer_id",
-        "on_expired",
-        "on_canceled",
-    )
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", "on_expired", "on_canceled")
     operator_extra_links = (TransferLink(),)
+
+    _pickup: Pickup
 
     def __init__(
         self,
         *,
-        transfer_id: Any,
-        outbound_transfer_conn_id: str = OutboundTransferHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        transfer_id: TransferId,
         timeout: float | timedelta | None = None,
+        on_expired: str = "fail",
+        on_canceled: str = "fail",
+        accept_partial: bool = False,
         end_from_trigger: bool = False,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(timeout=default_sensor_timeout() if timeout is None else timeout, **kwargs)
-        self.transfer_id = transfer_id
+        super().__init__(timeout=_default_timeout() if timeout is None else timeout, **kwargs)
+        self.transfer_id: Any = transfer_id
+        self.on_expired = on_expired
+        self.on_canceled = on_canceled
+        self.accept_partial = accept_partial
+        self.end_from_trigger = end_from_trigger
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
-        self.end_from_trigger = end_from_trigger
-        if is_fixed(transfer_id) and not is_unmapped(self):
-            checked_transfer_id(transfer_id)
+        check_literals(self, _CHECKS)
 
     def execute(self, context: Context) -> Any:
-        self.transfer_id = checked_transfer_id(self.transfer_id)
-        push_awaited_transfer(context, self.outbound_transfer_conn_id, self.transfer_id)
-        with report_outcome(context, self._find_outcome):
+        with self._waiting(context):
+            push_awaited_transfer(context, self.outbound_transfer_conn_id, self._pickup.transfer_id)
             if self.deferrable:
-                deadline = self.get_or_create_deadline(context)
-                self.defer_wait(self.transfer_id, deadline, end_from_trigger=self._can_end_from_trigger())
+                self._pickup.defer(end_from_trigger=self._can_end_from_trigger())
             if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
-                self.timeout = max((self.get_or_create_deadline(context) - timezone.utcnow()).total_seconds(), 0)
+                self.timeout = max((self._pickup.deadline() - timezone.utcnow()).total_seconds(), 0)
             try:
                 return super().execute(context)
             except AirflowSensorTimeout as error:  # Airflow's text does not say what the transfer is
-                raise timed_out(self._last_read) from error
+                raise timed_out(self._pickup.transfer) from error
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with report_outcome(context, self._find_outcome):
+        with self._waiting(context):
             return super().resume_execution(next_method, next_kwargs, context)
+
+    @contextmanager
+    def _waiting(self, context: Context) -> Iterator[None]:
+        """Let an error or a skip that ends the block say what became of the transfer."""
+        with fail_without_retry():
+            check_all(self, _CHECKS)
+            self._pickup = Pickup(self, resolve_transfer_id(self.transfer_id), context)
+        with report_outcome(context, self._pickup.outcome), fail_without_retry():
+            yield
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow passes the context
+        """Read the transfer once."""
+        with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
+            transfer = self._pickup.poll(hook)
+        if transfer is None or not self._pickup.is_over(transfer):
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=to_summary_dict(transfer))
+
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:  # noqa: ARG002  # Airflow's
+        """Finish with the trigger's event."""
+        return to_summary_dict(self._pickup.finish(event))
 
     def _can_end_from_trigger(self) -> bool:
         """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
         needs_worker = self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback
         return self.end_from_trigger and not needs_worker
 
-    def _find_outcome(self, error: BaseException) -> TransferOutcome:
-        if self._last_read:
-            return TransferOutcome.from_transfer(self._last_read, str(error))
-        return TransferOutcome(checked_transfer_id(self.transfer_id), str(error))
 
-    def hook(self) -> OutboundTransferHook:
-        """Return the hook of the connection; a failed poll is retried less than a delivery, as the next one is near."""
-        return OutboundTransferHook(self.outbound_transfer_conn_id)
-
-    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow passes the context
-        """Read the transfer once."""
-        with self.hook() as hook:
-            transfer = self.poll_transfer(hook, checked_transfer_id(self.transfer_id))
-        is_over = transfer is not None and self.is_over(transfer)
-        return PokeReturnValue(is_done=is_over, xcom_value=to_summary_dict(transfer) if transfer and is_over else None)
-
-    def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:  # noqa: ARG002  # Airflow's
-        """Finish with the trigger's event."""
-        return to_summary_dict(self.resolve_event(event))
+def _default_timeout() -> float:
+    """Return the timeout of a sensor without one, in seconds: ``[sensors] default_timeout`` where it was changed."""
+    shipped = _SHIPPED_TIMEOUT.total_seconds()
+    configured = conf.getfloat("sensors", "default_timeout", fallback=shipped)
+    return NO_TIMEOUT.total_seconds() if configured == shipped else configured

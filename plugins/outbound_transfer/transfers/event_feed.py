@@ -13,7 +13,7 @@ from outbound_transfer.client.models import to_epoch
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import ACCOUNT_CHECK, Check, check_all, to_optional, to_whole_number
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
+from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
 
 if TYPE_CHECKING:

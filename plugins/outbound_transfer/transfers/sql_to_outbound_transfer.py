@@ -11,11 +11,11 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.operators.arguments import Check, require_choice, to_whole_number
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.operators.files import MORE_FILES_CHECKS
 from outbound_transfer.operators.new_transfer import TRANSFER_CHECKS
 from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator
 from outbound_transfer.queries.errors import ResultEmpty
-from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg

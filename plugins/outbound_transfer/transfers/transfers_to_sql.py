@@ -12,7 +12,7 @@ from outbound_transfer.client.wording import pluralize
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import ACCOUNT_CHECK, TABLE_CHECKS, check_all, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, OutboundTransferOperator
-from outbound_transfer.tasks.errors import fail_without_retry_on_warehouse_errors
+from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:

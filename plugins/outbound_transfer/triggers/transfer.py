@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
@@ -14,22 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.client.identity import identity_of
 from outbound_transfer.client.models import Transfer, to_builtins, to_summary_dict
-from outbound_transfer.client.outcomes import (
-    OTHER_TRANSFER,
-    OUTCOME_KEY,
-    STATUS_HINTS,
-    Outcome,
-    OutcomeRules,
-    TransferOutcome,
-    skip_reason,
-    wait_outcome,
-)
-from outbound_transfer.delivery.digests import matches
+from outbound_transfer.client.outcomes import OUTCOME_KEY, STATUS_HINTS, TransferOutcome
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.triggers.shown import show_soon
+from outbound_transfer.waiting.rules import SKIP, SUCCEED, Rules, skip_reason, wait_outcome
 from outbound_transfer.waiting.wait import Wait
 
 if TYPE_CHECKING:
@@ -43,12 +33,9 @@ _ARGUMENTS: Final = (
     "outbound_transfer_conn_id",
     "poke_interval",
     "deadline",
-    "on_expired",
-    "on_canceled",
-    "accept_partial",
+    "rules",
     "end_from_trigger",
     "push_xcom",
-    "identity",
 )
 
 
@@ -63,13 +50,9 @@ class TransferTrigger(BaseTrigger):
     :param outbound_transfer_conn_id: the connection.
     :param poke_interval: seconds between two polls.
     :param deadline: when the trigger times out, after one final poll; ISO 8601.
-    :param on_expired: outcome of an expired transfer: ``fail``, ``skip`` or ``succeed``.
-    :param on_canceled: outcome of a canceled transfer: ``fail``, ``skip`` or ``succeed``.
-    :param accept_partial: succeed as soon as one recipient has picked up.
+    :param rules: the fields of :class:`.Rules`.
     :param end_from_trigger: finish the task in the triggerer, without a worker, if it does not fail.
     :param push_xcom: whether a task that finishes in the triggerer returns the transfer.
-    :param identity: digest of the subject and recipients of the sent transfer; "" if any transfer under
-        the id is meant. Another one ends the wait with an error.
     """
 
     def __init__(
@@ -78,24 +61,18 @@ class TransferTrigger(BaseTrigger):
         outbound_transfer_conn_id: str,
         poke_interval: float,
         deadline: str,
-        on_expired: str = "fail",
-        on_canceled: str = "fail",
-        accept_partial: bool = False,
+        rules: Mapping[str, Any],
         end_from_trigger: bool = False,
         push_xcom: bool = True,
-        identity: str = "",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.transfer_id = transfer_id
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.poke_interval = poke_interval
         self.deadline = deadline
-        self.on_expired = on_expired
-        self.on_canceled = on_canceled
-        self.accept_partial = accept_partial
+        self.rules = rules
         self.end_from_trigger = end_from_trigger
         self.push_xcom = push_xcom
-        self.identity = identity
         self._joined = ExitStack()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -136,7 +113,7 @@ class TransferTrigger(BaseTrigger):
             self.transfer_id,
             self.poke_interval,
             datetime.fromisoformat(self.deadline).timestamp(),
-            OutcomeRules.from_arguments(self.on_expired, self.on_canceled, accept_partial=self.accept_partial),
+            Rules(**self.rules),
         )
 
     def _log_news(self, wait: Wait, poll: Poll) -> None:
@@ -153,10 +130,10 @@ class TransferTrigger(BaseTrigger):
         """
         transfer = wait.seen
         # ``dag.test()``, whose triggers have no id, handles no event that finishes the task.
-        if not self.end_from_trigger or self.trigger_id is None or transfer is None or not self._is_meant(transfer):
+        if not self.end_from_trigger or self.trigger_id is None or transfer is None:
             return None
         outcome = wait.rules.outcome_of(transfer)
-        if outcome not in (Outcome.SKIP, Outcome.SUCCEED):
+        if outcome not in (SKIP, SUCCEED):
             return None
         if pushed := self._xcom_of(outcome, transfer):
             try:
@@ -166,23 +143,17 @@ class TransferTrigger(BaseTrigger):
                 return None
         show_soon(self.outbound_transfer_conn_id, poll.account, transfer)  # as no worker does
         metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
-        return TaskSkippedEvent() if outcome is Outcome.SKIP else TaskSuccessEvent()
+        return TaskSkippedEvent() if outcome == SKIP else TaskSuccessEvent()
 
-    def _xcom_of(self, outcome: Outcome, transfer: Transfer) -> tuple[str, Any] | None:
+    def _xcom_of(self, outcome: str, transfer: Transfer) -> tuple[str, Any] | None:
         """Return key and value of the XCom of a task that finishes here; None if it has none."""
-        if outcome is Outcome.SKIP:
+        if outcome == SKIP:
             return OUTCOME_KEY, to_builtins(TransferOutcome.from_transfer(transfer, skip_reason(transfer)))
         return ("return_value", to_summary_dict(transfer)) if self.push_xcom else None
 
-    def _is_meant(self, transfer: Transfer) -> bool:
-        """Return whether the transfer has the subject and recipients of the one that was sent."""
-        return not self.identity or matches(self.identity, identity_of(transfer))
-
     def _result(self, wait: Wait) -> dict[str, Any]:
-        """Return how the wait ended; with an error if its transfer is another than the one that was sent."""
+        """Return how the wait ended, as a :class:`.WaitEnd`."""
         assert wait.end is not None
-        if wait.seen and not self._is_meant(wait.seen):
-            return {"status": "error", "transfer": None, "message": OTHER_TRANSFER}
         return {**wait.end._asdict(), "transfer": to_summary_dict(wait.seen) if wait.seen else None}
 
 

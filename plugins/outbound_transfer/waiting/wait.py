@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from outbound_transfer.client.errors import InvalidDelivery, NotFound
 from outbound_transfer.client.ids import resolve_transfer_id
 from outbound_transfer.client.models import PARTIAL, PENDING, Transfer, to_epoch
-from outbound_transfer.client.outcomes import OutcomeRules, describe, status_hint
+from outbound_transfer.client.outcomes import describe, status_hint
+from outbound_transfer.waiting.rules import Rules
 
 #: Statuses of transfers that are outstanding, in the order in which they are listed: one that moves is then seen.
 OUTSTANDING: Final = (PENDING, PARTIAL)
@@ -48,7 +49,7 @@ class Wait:
     transfer_id: str
     interval: float
     deadline: float
-    rules: OutcomeRules
+    rules: Rules
     seen: Transfer | None = None
     asked: float = field(default_factory=lambda: time.time())
     end: End | None = None

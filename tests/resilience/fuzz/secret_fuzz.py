@@ -227,7 +227,7 @@ def ask_events(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
 def ask_poll(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
     """The poll of the triggerer, to the end of a wait."""
     deadline = datetime.now(UTC) + timedelta(seconds=1)
-    trigger = TransferTrigger("t", "outbound_transfer_default", 1.0, deadline.isoformat())
+    trigger = TransferTrigger("t", "outbound_transfer_default", 1.0, deadline.isoformat(), {})
     left.add("trigger", trigger.serialize(), vars(trigger))
     left.add("event", asyncio.run(first_event(trigger)))
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.models import Recipient, Transfer, to_result
-from outbound_transfer.client.outcomes import KNOWN_STATUSES, Outcome, OutcomeRules, TransferOutcome, describe
+from outbound_transfer.client.outcomes import KNOWN_STATUSES, TransferOutcome, describe
+from outbound_transfer.waiting.rules import FAIL, OUTCOMES, SUCCEED, Rules
 
-EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", Outcome.SUCCEED, None
+EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", SUCCEED, None
 
 #: status: what the wait does (with nobody, with somebody picked up); the same where one is enough.
 TABLE = {
@@ -33,23 +34,23 @@ def transfer(status: str, *picked_up: bool) -> Transfer:
 @pytest.mark.parametrize("status", TABLE)
 @pytest.mark.parametrize("accept_partial", [False, True])
 @pytest.mark.parametrize("somebody", [False, True])
-@pytest.mark.parametrize("on_expired", Outcome)
-@pytest.mark.parametrize("on_canceled", Outcome)
+@pytest.mark.parametrize("on_expired", OUTCOMES)
+@pytest.mark.parametrize("on_canceled", OUTCOMES)
 def test_every_status_under_every_rule(
-    status: str, accept_partial: bool, somebody: bool, on_expired: Outcome, on_canceled: Outcome
+    status: str, accept_partial: bool, somebody: bool, on_expired: str, on_canceled: str
 ) -> None:
     expected = TABLE[status][accept_partial][somebody]
     choices = {EXPIRED: on_expired, CANCELED: on_canceled}
-    rules = OutcomeRules(on_expired, on_canceled, accept_partial)
+    rules = Rules(on_expired, on_canceled, accept_partial)
     assert rules.outcome_of(transfer(status, somebody, False)) is choices.get(expected, expected)  # type: ignore[call-overload]
 
 
 def test_by_default_only_a_full_pickup_is_a_success() -> None:
-    outcomes = {status: OutcomeRules().outcome_of(transfer(status, True, False)) for status in TABLE}
+    outcomes = {status: Rules().outcome_of(transfer(status, True, False)) for status in TABLE}
     assert {status: outcome for status, outcome in outcomes.items() if outcome} == {
-        "complete": Outcome.SUCCEED,
-        "canceled": Outcome.FAIL,
-        "expired": Outcome.FAIL,
+        "complete": SUCCEED,
+        "canceled": FAIL,
+        "expired": FAIL,
     }
 
 

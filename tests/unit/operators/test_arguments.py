@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.exceptions import InvalidDelivery
+from outbound_transfer.operators.arguments import to_whole_number
 from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.tasks.arguments import to_whole_number
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
-from support.airflow_names import AirflowFailException
 
 
 @pytest.mark.parametrize("value", [1, "1", " 7 ", 1_000_000])
 def test_a_whole_number_may_be_text(value: Any) -> None:
-    assert to_whole_number(value, "argument") == int(value)
+    assert to_whole_number("argument", value) == int(value)
 
 
 @pytest.mark.parametrize("value", [0, -1, "0", "", "None", None, "four", "4.5", float("nan"), float("inf"), [4]])
 def test_another_value_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(AirflowFailException, match="max_parallel_uploads must be a whole number from 1 on, not "):
-        to_whole_number(value, "max_parallel_uploads")
+    with pytest.raises(InvalidDelivery, match="max_parallel_uploads must be a whole number from 1 on, not "):
+        to_whole_number("max_parallel_uploads", value)
 
 
 def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from outbound_transfer.exceptions import InvalidDelivery
-from outbound_transfer.tasks.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
+from outbound_transfer.operators.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
 from support.provider import build_new_transfer
 
 SECRET = "555-0199"

@@ -15,11 +15,11 @@ import pytest
 
 from outbound_transfer.client.errors import InvalidApiKey
 from outbound_transfer.client.models import Transfer, TransferPage
-from outbound_transfer.client.outcomes import OutcomeRules
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.waiting import poll, wait
 from outbound_transfer.waiting.pages import SharedPages
 from outbound_transfer.waiting.poll import Poll, join_poll
+from outbound_transfer.waiting.rules import Rules
 from outbound_transfer.waiting.wait import Wait
 
 SETTINGS = Settings("https://account.example.com", "key")
@@ -74,7 +74,7 @@ class Service:
 
 
 def new_wait(transfer_id: str, deadline: float | None = None) -> Wait:
-    return Wait(transfer_id, 0.02, deadline or time.time() + 600, OutcomeRules())
+    return Wait(transfer_id, 0.02, deadline or time.time() + 600, Rules())
 
 
 async def ends(*waits: Wait, service: Any, conn_id: str = "one", open_client: Any = None) -> list[Any]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.models import Recipient, Transfer
-from outbound_transfer.client.outcomes import OutcomeRules
+from outbound_transfer.waiting.rules import Rules
 from outbound_transfer.waiting.wait import Wait
 
 SENT, EXPIRES = "2024-01-01T00:00:00Z", "2024-01-11T00:00:00Z"
@@ -20,7 +20,7 @@ DAY = 86_400.0
 
 
 def wait(deadline: float = START + 30 * DAY, interval: float = 60.0, **arguments: Any) -> Wait:
-    return Wait("t", interval, deadline, OutcomeRules(**arguments), asked=at(0))
+    return Wait("t", interval, deadline, Rules(**arguments), asked=at(0))
 
 
 def at(seconds: float) -> float:
@@ -154,4 +154,4 @@ def test_an_interval_is_never_a_busy_loop() -> None:
 )
 def test_what_nobody_can_wait_for_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"transfer_id|soon|interval"):
-        Wait(**{"transfer_id": "t", "interval": 60.0, "deadline": START, "rules": OutcomeRules()} | wrong)
+        Wait(**{"transfer_id": "t", "interval": 60.0, "deadline": START, "rules": Rules()} | wrong)

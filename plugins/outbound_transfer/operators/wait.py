@@ -1,0 +1,184 @@
+"""Wait until a transfer is picked up, in this process or in the triggerer: for the sensor and for a delivery."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from outbound_transfer.airflow_compat.names import (
+    NEVER_EXPIRE,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    timezone,
+)
+from outbound_transfer.airflow_compat.run_state import read_clears
+from outbound_transfer.client.errors import CallError
+from outbound_transfer.client.models import Transfer
+from outbound_transfer.client.outcomes import TransferOutcome, describe, status_hint
+from outbound_transfer.delivery.notes import state_store
+from outbound_transfer.delivery.shown import show_seen
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.observability import metrics
+from outbound_transfer.operators.arguments import Check, require_choice, to_seconds
+from outbound_transfer.operators.errors import fail_without_retry
+from outbound_transfer.waiting.rules import FAIL, OUTCOMES, SKIP, Rules, WaitEnd, skip_reason, wait_outcome
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: The timeout of a wait without one: the service expires transfers and removes drafts long before.
+NO_TIMEOUT: Final = timedelta(days=3_650)
+
+#: Where a task stores the deadline of its wait.
+_DEADLINE: Final = "outbound_transfer_deadline"
+
+#: Ends a wait that finds another transfer under the id than the one that was sent.
+_OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
+
+OUTCOME_CHECKS: Final = (
+    Check(("on_expired",), lambda outcome: require_choice("on_expired", outcome, OUTCOMES)),
+    Check(("on_canceled",), lambda outcome: require_choice("on_canceled", outcome, OUTCOMES)),
+)
+
+
+class Pickup:
+    """The wait of one task for the pickup of one transfer.
+
+    :param task: has ``poke_interval``, ``timeout`` (None: until the transfer finishes), ``on_expired``,
+        ``on_canceled``, ``accept_partial`` and ``outbound_transfer_conn_id``.
+    :ivar transfer: as last read, here or by the trigger; None before that.
+    """
+
+    def __init__(self, task: Any, transfer_id: str, context: Context) -> None:
+        self._task, self._context, self.transfer_id = task, context, transfer_id
+        self._rules = Rules(task.on_expired, task.on_canceled, bool(task.accept_partial))
+        self._interval = to_seconds("poke_interval", task.poke_interval)
+        timeout = NO_TIMEOUT if task.timeout is None else task.timeout
+        self._timeout = min(to_seconds("timeout", timeout), NO_TIMEOUT.total_seconds())
+        self.transfer: Transfer | None = None
+        self._told = ""
+
+    def deadline(self) -> datetime:
+        """Return when the wait times out: stored, so that it survives a retry. A clear starts it anew."""
+        store, clears = state_store(self._context), list(read_clears(self._context))
+        stored: Any = store.get(_DEADLINE, default=None)
+        if isinstance(stored, dict) and stored.get("clear_counters") == clears:
+            return datetime.fromisoformat(stored["deadline"])
+        deadline = timezone.utcnow() + timedelta(seconds=self._timeout)
+        note = {"deadline": deadline.isoformat(), "clear_counters": clears}
+        store.set(_DEADLINE, note, retention=NEVER_EXPIRE)
+        return deadline
+
+    def run(self, hook: OutboundTransferHook, transfer: Transfer) -> Transfer:
+        """Wait for a transfer that was just read, and return it as last read.
+
+        :raises TaskDeferred: the task is deferrable.
+        :raises AirflowFailException, AirflowSkipException, AirflowSensorTimeout: see :meth:`is_over`; the deadline has
+            passed.
+        """
+        deadline, self.transfer = self.deadline(), transfer
+        if self._task.deferrable and self._rules.outcome_of(transfer) is None:
+            self.defer()
+        while not self.is_over(transfer):
+            if timezone.utcnow() >= deadline:
+                raise timed_out(transfer)
+            time.sleep(self._interval)
+            transfer = self.poll(hook) or transfer
+        return transfer
+
+    def poll(self, hook: OutboundTransferHook) -> Transfer | None:
+        """Read the transfer once.
+
+        :return: None after a transient error, which does not end the wait.
+        :raises AirflowFailException: the key is refused, or does not see the transfer.
+        """
+        try:
+            with fail_without_retry():
+                return hook.get_transfer(self.transfer_id)
+        except CallError as error:
+            self._task.log.warning("Could not read transfer '%s'; the wait continues: %s", self.transfer_id, error)
+            return None
+
+    def is_over(self, transfer: Transfer) -> bool:
+        """Apply the rules to a transfer that was read. A change is logged, and stored for the page.
+
+        :raises AirflowFailException, AirflowSkipException: its status means to fail, or to skip.
+        """
+        conn_id, self.transfer = self._task.outbound_transfer_conn_id, transfer
+        if self._told != (line := describe(transfer)):
+            self._told, hint = line, status_hint(transfer)
+            self._task.log.log(logging.WARNING if hint else logging.INFO, "%s%s", line, hint)
+            show_seen(self._account, conn_id, {transfer.id: transfer})
+        outcome = self._rules.outcome_of(transfer)
+        if outcome is not None:
+            metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=conn_id)
+        if outcome == FAIL:
+            raise AirflowFailException(f"Not delivered to all: {line}")
+        if outcome == SKIP:
+            raise AirflowSkipException(skip_reason(transfer))
+        return outcome is not None
+
+    def defer(self, *, end_from_trigger: bool = False) -> None:
+        """Wait in the triggerer, on the poll that all waits of the connection share.
+
+        :param end_from_trigger: finish a success or a skip without a worker.
+        :raises TaskDeferred: always.
+        """
+        from outbound_transfer.triggers.transfer import TransferTrigger
+
+        deadline = self.deadline()
+        trigger = TransferTrigger(
+            transfer_id=self.transfer_id,
+            outbound_transfer_conn_id=self._task.outbound_transfer_conn_id,
+            poke_interval=self._interval,
+            deadline=deadline.isoformat(),
+            rules=self._rules._asdict(),
+            end_from_trigger=end_from_trigger,
+            push_xcom=self._task.do_xcom_push,
+        )
+        has_timeout = self._timeout < NO_TIMEOUT.total_seconds()
+        self._task.log.info(
+            "Waiting for transfer %s until %s, without a worker slot; polled every %g s",
+            self.transfer_id,
+            deadline.isoformat(timespec="seconds") if has_timeout else "it finishes",
+            self._interval,
+        )
+        self._task.defer(trigger=trigger, method_name="execute_complete")
+
+    def finish(self, event: Any, is_meant: Callable[[Transfer], bool] = lambda _: True) -> Transfer:
+        """Return the transfer of the trigger's event, which is validated like any input from outside.
+
+        :param is_meant: whether a transfer is the one that was sent: its id alone does not say so.
+        :raises AirflowFailException, AirflowSkipException: see :meth:`is_over`; the service refused; it is another.
+        :raises AirflowSensorTimeout: the deadline has passed.
+        """
+        end = msgspec.convert(event, WaitEnd)
+        if end.transfer and not is_meant(end.transfer):
+            raise AirflowFailException(_OTHER_TRANSFER)
+        self.transfer = end.transfer
+        if end.status == "error":
+            raise AirflowFailException(end.message)
+        if end.status == "finished" and end.transfer and self.is_over(end.transfer):
+            return end.transfer
+        raise timed_out(end.transfer)
+
+    def outcome(self, error: BaseException) -> TransferOutcome:
+        """Return what became of the transfer, for an error or a skip that ends the wait."""
+        if self.transfer:
+            return TransferOutcome.from_transfer(self.transfer, str(error))
+        return TransferOutcome(self.transfer_id, str(error))
+
+    def _account(self) -> str:
+        return OutboundTransferHook(self._task.outbound_transfer_conn_id).read_settings().account
+
+
+def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
+    """Return the error of a wait whose timeout has passed; None if the transfer was never read."""
+    status = describe(transfer) + status_hint(transfer) if transfer else "the service could not be reached"
+    return AirflowSensorTimeout(f"Timed out waiting: {status}. Raise timeout to wait longer.")
