@@ -24,7 +24,8 @@ from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client import transport
 from outbound_transfer.client.client import Client
 from outbound_transfer.client.errors import CallError, DeferRequested, OutboundTransferError, SourceMissing
-from outbound_transfer.client.models import NewTransfer, Transfer, build_new_transfer
+from outbound_transfer.client.models import Transfer
+from outbound_transfer.client.new_transfer import NewTransfer, build_new_transfer
 from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.delivery import draft, keys, row, sending

@@ -20,7 +20,7 @@ import pytest
 from outbound_transfer import exceptions
 from outbound_transfer.airflow_compat import task_loops, task_try
 from outbound_transfer.client import errors
-from outbound_transfer.client.errors import ServiceError
+from outbound_transfer.client.errors import BY_CODE, CODES, ServiceError, error_of
 from outbound_transfer.delivery import row
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.queries import errors as query_errors
@@ -127,15 +127,14 @@ SERVICE_ERRORS = {
 
 
 def test_each_code_stands_there() -> None:
-    assert SERVICE_ERRORS.keys() == ServiceError._by_code.keys()
+    assert SERVICE_ERRORS.keys() == CODES
 
 
 @pytest.mark.parametrize("code", SERVICE_ERRORS)
 def test_a_code_is_treated_as_its_row_says(code: str) -> None:
-    kind = ServiceError._by_code[code]
-    assert kind.advice != ServiceError.advice
-    for status in [status for status in range(400, 600) if kind.fits(status)]:
-        error = ServiceError.of(status, code, "")
+    for status, kind in [(status, kind) for (status, each), kind in BY_CODE.items() if each == code]:
+        assert kind.advice != ServiceError.advice
+        error = error_of(status, code, "")
         expected = ("repeated", "waits for a slot") if error.is_transient else ("ends the task", "reads the transfer")
         assert SERVICE_ERRORS[code].startswith(expected)
 

@@ -43,7 +43,7 @@ REQUIRED: dict[type, set[str]] = {
     TransferTrigger: {"transfer_id", "outbound_transfer_conn_id", "poke_interval", "deadline"},
     OutboundTransferHook: set(),
     TransferSlackNotifier: set(),
-    TransferSmtpNotifier: set(),
+    TransferSmtpNotifier: {"to"},
 }
 
 DURATIONS = {"poke_interval", "timeout", "slot_timeout", "keep_snapshots_for"}
@@ -71,7 +71,7 @@ def test_a_class_lists_its_arguments(kind: type) -> None:
 @pytest.mark.parametrize("kind", REQUIRED, ids=lambda kind: kind.__name__)
 def test_a_class_documents_its_arguments(kind: type) -> None:
     documented = set(re.findall(r":param (\w+):", f"{kind.__doc__}{kind.__init__.__doc__}"))  # type: ignore[misc]
-    assert documented == arguments_of(kind).keys()
+    assert documented - {"client_options"} == arguments_of(kind).keys()
 
 
 @pytest.mark.parametrize("kind", [each for each in REQUIRED if each is not TransferTrigger], ids=lambda k: k.__name__)

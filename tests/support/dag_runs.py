@@ -57,13 +57,13 @@ def _label(ti: Any) -> str:
 
 @pytest.fixture
 def run_dag(airflow_database: None) -> Iterator[Callable[..., Run]]:
-    """Write a DAG file, let Airflow parse and run it: ``run_dag(source, conf={…})``."""
+    """Write a DAG file, let Airflow parse and run it: ``run_dag(source, conf={…})``, or ``suffix="yaml"``."""
     folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 
-    def run(source: str, *, conf: dict[str, Any] | None = None) -> Run:
+    def run(source: str, *, conf: dict[str, Any] | None = None, suffix: str = "py") -> Run:
         from support.airflow_names import DagBag
 
-        file = folder / "under_test.py"
+        file = folder / f"under_test.{suffix}"
         file.write_text(textwrap.dedent(source))
         bag = DagBag(str(folder))
         assert not bag.import_errors, bag.import_errors
@@ -71,5 +71,5 @@ def run_dag(airflow_database: None) -> Iterator[Callable[..., Run]]:
         return Run(dag.test(run_conf=conf))
 
     yield run
-    for file in folder.glob("*.py"):
+    for file in folder.glob("under_test.*"):
         file.unlink()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from outbound_transfer.client.models import File, Recipient, Transfer, Upload, build_new_transfer
+from outbound_transfer.client.models import File, Recipient, Transfer, Upload
+from outbound_transfer.client.new_transfer import build_new_transfer
 from outbound_transfer.client.outcomes import TransferOutcome
 from outbound_transfer.files.content import ContentWriter
 

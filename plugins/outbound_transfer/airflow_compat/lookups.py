@@ -22,7 +22,8 @@ async def call_airflow(function: Callable[[], T]) -> T:
     It runs to its end also if the caller is cancelled.
     """
     task = asyncio.ensure_future(_run_alone(function))
-    task.add_done_callback(_retrieve_error)
+    # Retrieved here, as nobody waits for it any more if the caller was cancelled; asyncio would log it.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)
 
 
@@ -31,9 +32,3 @@ async def _run_alone(function: Callable[[], T]) -> T:
 
     async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         return await sync_to_async(function)()
-
-
-def _retrieve_error(task: asyncio.Future[T]) -> None:
-    # Nobody waits for it any more if the caller was cancelled; asyncio would log it.
-    if not task.cancelled():
-        task.exception()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow import __version__
 from airflow.configuration import get_airflow_home
 from airflow.sdk import BaseHook, BaseNotifier, exceptions, timezone
 from airflow.sdk.log import mask_secret, redact
 
 __all__ = [
+    "HAS_PARTITIONS",
     "NEVER_EXPIRE",
     "BaseHook",
     "BaseNotifier",
@@ -48,6 +50,9 @@ try:
     from airflow.sdk.bases.decorator import determine_kwargs
 except ImportError:  # before 3.2
     from airflow.utils.operator_helpers import determine_kwargs
+
+#: Whether an asset event can be of a partition.
+HAS_PARTITIONS = tuple(map(int, __version__.split(".")[:2])) >= (3, 2)
 
 try:
     from airflow.sdk import NEVER_EXPIRE

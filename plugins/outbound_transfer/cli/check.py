@@ -13,8 +13,8 @@ import msgspec
 from airflow.cli.simple_table import AirflowConsole
 from rich.markup import escape
 
+from outbound_transfer.airflow_compat.run_state import count_triggers
 from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.airflow_compat.triggers import count_triggers
 from outbound_transfer.cli.commands import (
     KINDS,
     NO_FEED,
@@ -24,12 +24,13 @@ from outbound_transfer.cli.commands import (
     open_sql_feed,
     with_connections,
 )
-from outbound_transfer.client.health import Finding, Health, exit_status
 from outbound_transfer.client.wording import format_duration, pluralize
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.delivery.row import Row
-from outbound_transfer.hooks.health import check_service, read_settings
+from outbound_transfer.hooks.health import check_service
+from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.observability.findings import Finding, Health, exit_status
 from outbound_transfer.warehouse.config import table_naming
 from outbound_transfer.warehouse.health import check_feed, check_tables, describe_failure
 from outbound_transfer.warehouse.schema import ACCOUNTS_GROUP, FEED, LISTING
@@ -49,7 +50,7 @@ _OF_SERVICE: Final = ("service", "transfer_key", "event_key", "clock")
 
 @with_connections
 def check(arguments: Namespace) -> None:
-    """Print a finding for each part of the set-up, and exit with :func:`.health.exit_status`."""
+    """Print a finding for each part of the set-up, and exit with :func:`.exit_status`."""
     findings = list(_check_all(arguments))
     rows = [msgspec.to_builtins(each) for each in findings]
     if arguments.output == "table":  # which takes some texts in brackets for styles
@@ -62,7 +63,7 @@ def check(arguments: Namespace) -> None:
 def _check_all(arguments: Namespace) -> Iterator[Finding]:
     settings, conn_id = None, arguments.conn_id
     try:
-        settings = read_settings(conn_id)
+        settings = OutboundTransferHook(conn_id).read_settings()
         rehearsal = " It rehearses: nothing is sent." if settings.rehearses else ""
         yield Finding("connection", Health.OK, f"Connection '{conn_id}' leads to {settings.origin}.{rehearsal}")
     except Exception as error:  # any secrets backend has its own

@@ -6,10 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
-
-#: U+FFFD stands for a character that could not be read.
-_PLAIN_ADDRESS: Final = re.compile(r"[^\s@<>,;\ufffd]+@[^\s@<>,;\ufffd]+")
+from contextlib import suppress
 
 
 def duplicate_addresses(addresses: Iterable[str]) -> list[str]:
@@ -20,12 +17,13 @@ def duplicate_addresses(addresses: Iterable[str]) -> list[str]:
 
 def is_plain_address(text: str) -> bool:
     """Return whether a text is nothing but an address: not empty, and without a name or another address."""
-    return bool(_PLAIN_ADDRESS.fullmatch(text.strip()))
+    # U+FFFD stands for a character that could not be read.
+    return bool(re.fullmatch(r"[^\s@<>,;\ufffd]+@[^\s@<>,;\ufffd]+", text.strip()))
 
 
 def normalize_text(text: str) -> str:
     """Return the text without differences of case, white space and composed characters."""
-    return _join_words(unicodedata.normalize("NFC", text).casefold())
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def normalize_address(address: str) -> str:
@@ -34,8 +32,13 @@ def normalize_address(address: str) -> str:
     Two people never become one: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would have it, and so for
     domains (IDNA 2008).
     """
-    local, at, domain = _join_words(unicodedata.normalize("NFC", address).lower()).rpartition("@")
-    return f"{local}{at}{domain if domain.isascii() else _to_dns(domain)}"
+    local, at, domain = " ".join(unicodedata.normalize("NFC", address).lower().split()).rpartition("@")
+    if not domain.isascii():
+        import idna  # only here, as its tables take time to load
+
+        with suppress(UnicodeError):  # an invalid domain is compared as it is
+            domain = idna.encode(domain, uts46=True).decode()
+    return f"{local}{at}{domain}"
 
 
 def to_unicode_domain(address: str) -> str:
@@ -45,16 +48,3 @@ def to_unicode_domain(address: str) -> str:
         return f"{local}{at}{domain.encode().decode('idna')}"
     except UnicodeError:
         return address
-
-
-def _join_words(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _to_dns(domain: str) -> str:
-    import idna  # only here, as its tables take time to load
-
-    try:
-        return idna.encode(domain, uts46=True).decode()
-    except UnicodeError:  # compare an invalid domain as it is
-        return domain

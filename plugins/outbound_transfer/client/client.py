@@ -6,14 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from outbound_transfer.client import events, transport
-from outbound_transfer.client.decoding import check_pickups, decode_page, decode_transfer
 from outbound_transfer.client.errors import (
     CallError,
     CallsStopped,
@@ -24,21 +22,24 @@ from outbound_transfer.client.errors import (
     Rehearsed,
     WrongTransfer,
 )
-from outbound_transfer.client.identity import identity_of
 from outbound_transfer.client.models import (
     Attached,
     Discarded,
     File,
-    NewTransfer,
     Transfer,
     TransferPage,
     Upload,
+    check_pickups,
+    decode_page,
+    decode_transfer,
     has_contradictory_pickups,
+    identity_of,
 )
-from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, retry
-from outbound_transfer.client.retry_after import parse_http_date
+from outbound_transfer.client.new_transfer import NewTransfer
+from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, parse_http_date, retry
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.transport import Observer, Request, Response
+from outbound_transfer.client.wording import is_valid_unicode
 
 T = TypeVar("T")
 
@@ -66,8 +67,8 @@ class Client:
     :param sleep: waits between two attempts.
     :param on_retry: called before each such wait.
     :param observer: is notified of every attempt.
-    :param secrets: texts that no error may quote, besides the keys and the secrets of a call.
-    :ivar clock_ahead: seconds by which the service's clock is ahead, at most a minute; 0 if it does not say.
+    :param secrets: texts that no error may quote, besides the keys.
+    :ivar clock_difference: seconds by which the service's clock is ahead; None if it has not said its time.
     :raises InvalidSettings: a variable of the environment, such as NO_PROXY or SSL_CERT_FILE, is unusable.
     """
 
@@ -84,20 +85,28 @@ class Client:
         self.settings, self.policy = settings, policy or RetryPolicy()
         self._stopped = threading.Event()
         self._sleep, self._on_retry = sleep or self._stopped.wait, on_retry
-        self._observer, self._secrets = observer or Observer(), tuple(secrets)
+        self._observer = observer or Observer()
+        # Both keys, as a peer may have seen either.
+        self._secrets = (settings.transfer_api_key, settings.event_api_key, *secrets)
         self._was_reached = False
-        self.clock_ahead = 0.0
+        self.clock_difference: float | None = None
         self._http = transport.open_client(settings)
+
+    @property
+    def clock_ahead(self) -> float:
+        """Seconds by which the service's clock is ahead, at most a minute; 0 if it has not said its time."""
+        return min(max(self.clock_difference or 0.0, -MAX_CLOCK_ERROR), MAX_CLOCK_ERROR)
 
     # The transfer interface.
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """POST /v1/transfers: create a draft (service-api.md, R22).
 
-        :param new: as built by :func:`.models.build_new_transfer`.
+        :param new: as built by :func:`.new_transfer.build_new_transfer`.
         :raises WrongTransfer: the response shows another transfer.
         """
-        request = Request("create", "POST", "/v1/transfers", body=msgspec.json.encode(new), secrets=new.secrets)
+        self.add_secrets(new.secrets)
+        request = Request("create", "POST", "/v1/transfers", body=msgspec.json.encode(new))
         transfer = self.retry("create", lambda: self._call(request, _transfer), max_in_doubt=MAX_DRAFTS)
         if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
             raise WrongTransfer(
@@ -108,14 +117,7 @@ class Client:
 
     def get_transfer(self, transfer_id: str) -> Transfer:
         """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files (service-api.md, R29)."""
-
-        def decode(response: Response) -> Transfer:
-            transfer = _transfer(response)
-            if transfer.id != transfer_id:
-                raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
-            return transfer
-
-        return self._repeat(Request("get", "GET", _path(transfer_id)), decode)
+        return self._get(transfer_id, _transfer)
 
     def find_transfer(self, transfer_id: str) -> Transfer | None:
         """Return a transfer; None if the key sees none of this id (any more), for example a discarded draft."""
@@ -126,16 +128,13 @@ class Client:
 
     def get_pickups(self, transfer_id: str) -> Transfer:
         """As :meth:`get_transfer`, with a response that says of every recipient whether they have picked up."""
+        return self._get(transfer_id, _pickups)
 
+    def _get(self, transfer_id: str, read: Callable[[Response], Transfer]) -> Transfer:
         def decode(response: Response) -> Transfer:
-            transfer = _transfer(response)
-            check_pickups(response.body)
-            if transfer.id != transfer_id or has_contradictory_pickups(transfer):
-                raise MalformedResponse(
-                    f"get: the response contradicts itself about who has picked up transfer {transfer_id}: it is "
-                    f"{transfer.status!r:.100}, and {transfer.picked_up_count} of {len(transfer.recipients)} "
-                    "recipients have"
-                )
+            transfer = read(response)
+            if transfer.id != transfer_id:
+                raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
             return transfer
 
         return self._repeat(Request("get", "GET", _path(transfer_id)), decode)
@@ -152,47 +151,33 @@ class Client:
         params: dict[str, str | int] = {"limit": limit, "status": status}
         if cursor is not None:
             params["cursor"] = cursor
-        return self._repeat(
-            Request("list", "GET", "/v1/transfers", params=params), lambda response: decode_page(response.body)
-        )
+        request = Request("list", "GET", "/v1/transfers", params=params)
+        return self._repeat(request, lambda response: decode_page(response.body))
 
     def attach_file(
         self, transfer_id: str, upload: Upload, before_attempt: Callable[[], object] = lambda: None
     ) -> Attached:
         """POST /v1/transfers/{transfer_id}/files: attach a file; 200 instead of 201 if the name exists (R30 to R32)."""
-        request = Request(
-            "attach",
-            "POST",
-            _path(transfer_id, "files"),
-            upload=replace(upload, chunks=lambda: self._until_stopped(upload)),
-        )
-        is_doubtful = False
+        stoppable = replace(upload, chunks=lambda: self._until_stopped(upload))
+        request = Request("attach", "POST", _path(transfer_id, "files"), upload=stoppable)
 
-        def attempt() -> Attached:
-            nonlocal is_doubtful
+        def attempt(is_doubtful: bool) -> Attached:
             before_attempt()
-            try:
-                return self._call(
-                    request, lambda response: Attached(_decode(File, response), response.status == 201, is_doubtful)
-                )
-            except CallError as error:
-                is_doubtful |= error.in_doubt
-                error.was_in_doubt = is_doubtful
-                raise
+            return self._call(
+                request, lambda response: Attached(_decode(File, response), response.status == 201, is_doubtful)
+            )
 
-        return self.retry("attach", attempt)
+        return self._retry("attach", attempt)
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
         """GET /v1/transfers/{transfer_id}/files: all files in one response (service-api.md, R34)."""
-        return self._repeat(
-            Request("list_files", "GET", _path(transfer_id, "files")), lambda response: _decode(_Files, response).data
-        )
+        request = Request("list_files", "GET", _path(transfer_id, "files"))
+        return self._repeat(request, lambda response: _decode(_Files, response).data)
 
     def get_file(self, transfer_id: str, file_id: str) -> File:
         """GET /v1/transfers/{transfer_id}/files/{file_id}: the record of one file (service-api.md, R34)."""
-        return self._repeat(
-            Request("get_file", "GET", _path(transfer_id, "files", file_id)), lambda response: _decode(File, response)
-        )
+        request = Request("get_file", "GET", _path(transfer_id, "files", file_id))
+        return self._repeat(request, lambda response: _decode(File, response))
 
     def remove_file(self, transfer_id: str, file_id: str, before_attempt: Callable[[], object] = lambda: None) -> None:
         """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34)."""
@@ -206,22 +191,16 @@ class Client:
             return Discarded.SENT
 
     def _remove(self, operation: str, path: str, before_attempt: Callable[[], object] = lambda: None) -> bool:
-        """Return False if there was nothing to remove, and no attempt of this call has removed it."""
-        is_doubtful = False
+        """Return False if there was nothing to remove, and no attempt of this call can have removed it."""
 
-        def attempt() -> bool:
-            nonlocal is_doubtful
+        def attempt(is_doubtful: bool) -> bool:
             before_attempt()
             try:
-                self._call(Request(operation, "DELETE", path), lambda _: None)
+                return self._call(Request(operation, "DELETE", path), lambda _: True)
             except NotFound:
                 return is_doubtful
-            except CallError as error:
-                is_doubtful |= error.in_doubt
-                raise
-            return True
 
-        return self.retry(operation, attempt)
+        return self._retry(operation, attempt)
 
     def send_once(self, transfer_id: str) -> Transfer:
         """POST /v1/transfers/{transfer_id}/send, in one attempt: bills the account and emails the recipients (R36).
@@ -268,30 +247,18 @@ class Client:
         request = Request("events", "GET", "/v1/events", params=params, is_feed=True, max_bytes=MAX_FEED_PAGE_BYTES)
         return self._repeat(request, lambda response: events.read_page(response.headers, response.body, cursor=cursor))
 
-    # Probes.
-
-    def probe_transfers(self) -> datetime | None:
-        """Read a page of one transfer; return the service's time, None if it does not say.
-
-        Uses up one of the key's calls of the minute (service-api.md, R53).
-        """
-
-        def decode(response: Response) -> datetime | None:
-            decode_page(response.body)  # a sign-in page has a Date, too
-            return parse_http_date(response.headers.get("date"))
-
-        return self._repeat(Request("list", "GET", "/v1/transfers", params={"limit": 1, "status": "all"}), decode)
-
     def probe_feed(self) -> None:
         """Read the feed at an invalid cursor: 400 if the key is valid, else 401; does not use up the rate."""
-        self._repeat(
-            Request("events", "GET", "/v1/events", params={"cursor": "none", "limit": 1}, is_feed=True), lambda _: None
-        )
+        params: dict[str, str | int] = {"cursor": "none", "limit": 1}
+        self._repeat(Request("events", "GET", "/v1/events", params=params, is_feed=True), lambda _: None)
 
     # How.
 
     def retry(self, operation: str, attempt: Callable[[], T], *, max_in_doubt: int | None = None) -> T:
         """Repeat an attempt, of one call or several, as the policy allows; see :func:`.retry.retry`."""
+        return self._retry(operation, lambda _: attempt(), max_in_doubt)
+
+    def _retry(self, operation: str, attempt: Callable[[bool], T], max_in_doubt: int | None = None) -> T:
         return retry(
             operation,
             attempt,
@@ -309,11 +276,11 @@ class Client:
         response = transport.send(self._http, self.settings, request, self._observer, self._secrets)
         self._was_reached = True
         if date := parse_http_date(response.headers.get("date")):
-            self.clock_ahead = min(max(date.timestamp() - time.time(), -MAX_CLOCK_ERROR), MAX_CLOCK_ERROR)
-        return transport.decode_response(request, response, decode)
+            self.clock_difference = date.timestamp() - time.time()
+        return transport.decode_response(request, response, decode, self._secrets)
 
     def _before_wait(self, operation: str, error: CallError, seconds: float) -> None:
-        transport.notify(self._observer.on_retry, operation, error, seconds)
+        self._observer.on_retry(operation, error, seconds)
         self._on_retry(operation, error, seconds)
 
     def _wait(self, seconds: float) -> None:
@@ -356,12 +323,9 @@ class _Files(msgspec.Struct):
 
 def _path(*parts: str) -> str:
     # Ids are opaque and may come from users, so each is quoted as a whole and cannot lead to another path.
-    try:
-        if all(isinstance(part, str) and part.strip(".") for part in parts):
-            return "/".join(("/v1/transfers", *(quote(part, safe="") for part in parts)))
-    except UnicodeEncodeError:
-        pass
-    raise InvalidDelivery(f"not an id of the service: {parts!r}")
+    if not all(isinstance(part, str) and part.strip(".") and is_valid_unicode(part) for part in parts):
+        raise InvalidDelivery(f"not an id of the service: {parts!r}")
+    return "/".join(("/v1/transfers", *(quote(part, safe="") for part in parts)))
 
 
 def _decode(kind: type[T], response: Response) -> T:
@@ -370,6 +334,17 @@ def _decode(kind: type[T], response: Response) -> T:
 
 def _transfer(response: Response) -> Transfer:
     return decode_transfer(response.body)
+
+
+def _pickups(response: Response) -> Transfer:
+    check_pickups(response.body)
+    transfer = _transfer(response)
+    if has_contradictory_pickups(transfer):
+        raise MalformedResponse(
+            f"get: the response contradicts itself about who has picked up transfer {transfer.id}: it is "
+            f"{transfer.status!r:.100}, and {transfer.picked_up_count} of {len(transfer.recipients)} recipients have"
+        )
+    return transfer
 
 
 def _sent(response: Response) -> Transfer:

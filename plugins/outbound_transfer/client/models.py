@@ -1,20 +1,23 @@
-"""The service's resources (service-api.md, R11 to R13), the validated request for a draft, and uploads."""
+"""The service's resources (service-api.md, R11 to R13), decoded leniently, and uploads."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from outbound_transfer.client.addresses import duplicate_addresses
+from outbound_transfer.client.addresses import normalize_address, normalize_text
 from outbound_transfer.client.errors import InvalidDelivery, SourceChanged
-from outbound_transfer.client.recipients import RECIPIENT_FIELDS, is_structured_text, parse_text, show_address
-from outbound_transfer.client.wording import hint_at_pair, pluralize
+from outbound_transfer.client.wording import is_valid_unicode
+
+if TYPE_CHECKING:
+    from outbound_transfer.client.new_transfer import NewTransfer
 
 #: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
 DRAFT: Final = "draft"
@@ -24,8 +27,8 @@ COMPLETE: Final = "complete"
 CANCELED: Final = "canceled"
 EXPIRED: Final = "expired"
 
-MAX_RECIPIENTS: Final = 250
-MAX_MESSAGE_LENGTH: Final = 2_000
+#: Stands for a character that could not be read.
+_UNREADABLE: Final = "\ufffd"
 
 
 class Recipient(msgspec.Struct, frozen=True):
@@ -78,44 +81,50 @@ class Transfer(msgspec.Struct, frozen=True):
 
 def has_contradictory_pickups(transfer: Transfer) -> bool:
     """Return whether the status contradicts what the recipients have done (service-api.md, R17)."""
-    some, all_of_them = bool(transfer.picked_up), not transfer.not_picked_up
-    match transfer.status:
-        case "draft" | "pending":
-            return some
-        case "partial":
-            return not some or all_of_them
-        case "complete":
-            return not all_of_them
-        case "expired":
-            return all_of_them
-    return False
+    some, everybody = bool(transfer.picked_up), not transfer.not_picked_up
+    is_plausible = {
+        DRAFT: not some,
+        PENDING: not some,
+        PARTIAL: some and not everybody,
+        COMPLETE: everybody,
+        EXPIRED: not everybody,
+    }
+    return not is_plausible.get(transfer.status, True)
+
+
+#: Subject and sorted addresses, normalized for case, white space and composed characters.
+Identity: TypeAlias = tuple[str, tuple[str, ...]]
+
+
+def identity_of(transfer: Transfer | NewTransfer) -> Identity:
+    """Return what tells a transfer from another one with its id; that of a draft cannot change (service-api.md, R20).
+
+    An id alone proves nothing: another account may use the same.
+    """
+    addresses = (normalize_address(recipient.email) for recipient in transfer.recipients)
+    return normalize_text(transfer.subject), tuple(sorted(addresses))
+
+
+def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:
+    """Return whether a transfer has exactly these files; False also if it comes without its files, as in a listing.
+
+    :param files: sizes in bytes, by name.
+    """
+    held = None if transfer.files is None else sorted((file.name, file.size) for file in transfer.files)
+    return held == sorted(files.items())
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
     """A row of a listing that is not a valid transfer.
 
-    Subject and addresses are personal data, so no representation of this object shows them.
-
-    :ivar position: index within the page, from 0.
     :ivar id: "" if not even the id can be read.
     :ivar reason: names fields and types, never values.
-    :ivar subject: None if it cannot be read.
-    :ivar addresses: of the recipients; None if one of them cannot be read.
     :ivar sent_at: None if it cannot be read.
     """
 
-    position: int
     id: str
     reason: str
-    subject: str | None = None
-    addresses: tuple[str, ...] | None = None
     sent_at: str | None = None
-
-    def __repr__(self) -> str:
-        return f"UnreadableRow(position={self.position}, id={self.id!r}, reason={self.reason!r})"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("position", self.position), ("id", self.id), ("reason", self.reason)]
 
 
 class TransferPage(msgspec.Struct, frozen=True):
@@ -127,11 +136,87 @@ class TransferPage(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> tuple[Transfer | UnreadableRow, ...]:
-        """All rows in the order of the page."""
-        rows: list[Transfer | UnreadableRow] = [*self.data]
-        for each in self.unreadable:  # sorted by position, so each insertion shifts the next to its place
-            rows.insert(each.position, each)
-        return tuple(rows)
+        """All rows, the unreadable ones last."""
+        return (*self.data, *self.unreadable)
+
+
+class _Page(msgspec.Struct):
+    data: tuple[Transfer, ...]
+    next_cursor: str | None  # always there (service-api.md, R14), so its absence says nothing
+
+
+class _Rows(msgspec.Struct):
+    data: list[Any]
+    next_cursor: str | None
+
+
+class _Pickup(msgspec.Struct):
+    picked_up_at: str | None  # without a default: null says something, a missing field does not
+
+
+class _Pickups(msgspec.Struct):
+    recipients: Annotated[tuple[_Pickup, ...], msgspec.Meta(min_length=1)]
+
+
+def decode_transfer(body: bytes) -> Transfer:
+    """Decode one transfer. Unpaired surrogates are replaced.
+
+    :raises msgspec.DecodeError: it is not a valid transfer.
+    """
+    try:
+        return msgspec.json.decode(body, type=Transfer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _convert_transfer(_parse_leniently(body))
+
+
+def check_pickups(body: bytes) -> None:
+    """Check that a transfer has recipients, and says of each whether they have picked up: silence is no answer.
+
+    :raises msgspec.DecodeError: it does not.
+    """
+    msgspec.convert(_parse_leniently(body), _Pickups)
+
+
+def decode_page(body: bytes) -> TransferPage:
+    """Decode one page of the listing. An invalid row hides no other: it is in ``unreadable``.
+
+    :raises msgspec.DecodeError: it is not a page.
+    """
+    try:
+        page = msgspec.json.decode(body, type=_Page)
+        return TransferPage(page.data, page.next_cursor)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        rows = msgspec.convert(_parse_leniently(body), _Rows)
+    if _UNREADABLE in (rows.next_cursor or ""):
+        raise msgspec.ValidationError("next_cursor is not valid Unicode")
+    decoded: list[Transfer] = []
+    unreadable: list[UnreadableRow] = []
+    for row in rows.data:
+        try:
+            decoded.append(_convert_transfer(row))
+        except (msgspec.ValidationError, RecursionError) as error:
+            fields = row if isinstance(row, dict) else {}
+            texts = {name: text for name, text in fields.items() if isinstance(text, str) and _UNREADABLE not in text}
+            unreadable.append(UnreadableRow(texts.get("id", ""), str(error), texts.get("sent_at")))
+    return TransferPage(tuple(decoded), rows.next_cursor, tuple(unreadable))
+
+
+def _parse_leniently(body: bytes) -> Any:
+    """Parse JSON that msgspec refuses, without what UTF-8 cannot encode: bytes, control characters, lone surrogates."""
+    try:
+        # Python refuses to parse very long integers, and with them the whole text.
+        value = json.loads(body.decode(errors="replace"), strict=False, parse_int=lambda digits: int(digits[:300]))
+        # Dumped without escapes, as escapes can express unpaired surrogates.
+        return json.loads(re.sub("[\ud800-\udfff]", _UNREADABLE, json.dumps(value, ensure_ascii=False)))
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _convert_transfer(value: Any) -> Transfer:
+    transfer = msgspec.convert(value, Transfer)
+    if _UNREADABLE in transfer.id:  # a repaired id could belong to another transfer
+        raise msgspec.ValidationError("the id is not valid Unicode")
+    return transfer
 
 
 def to_epoch(text: str | None) -> float | None:
@@ -158,188 +243,36 @@ def to_summary_dict(transfer: Transfer) -> dict[str, Any]:
     return {field: value for field, value in to_result(transfer).items() if field != "files"}
 
 
-class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A requested recipient. ``phone`` is secret: no representation of this object shows it."""
+def resolve_transfer_id(given: Any) -> str:
+    """Return the id of a transfer.
 
-    email: str
-    name: str | None = None
-    phone: str | None = None
-
-    def __repr__(self) -> str:
-        return f"NewRecipient({self.email!r})"
-
-
-_FIELDS: Final = "email, name and phone"
-
-#: Values of ``security`` (service-api.md, R10).
-SECURITY_OPTIONS: Final = ("none", "email", "email_code", "question", "sms", "login")
-
-
-class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of POST /v1/transfers (service-api.md, R22), as validated by :func:`build_new_transfer`."""
-
-    subject: str
-    recipients: tuple[NewRecipient, ...]
-    message: str | None = None
-    security: str | None = None
-    security_question: str | None = None
-    security_answer: str | None = None
-
-    def __repr__(self) -> str:
-        return f"NewTransfer({self.subject!r}, {pluralize(len(self.recipients), 'recipient')})"
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """Texts that no log, error or rendered field may show."""
-        phones = [recipient.phone for recipient in self.recipients if recipient.phone]
-        return (*phones, *filter(None, [self.security_answer]))
-
-
-def build_new_transfer(
-    *,
-    subject: str,
-    recipients: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
-    message: str | None = None,
-    security: str | None = None,
-    security_question: str | None = None,
-    security_answer: str | None = None,
-) -> NewTransfer:
-    """Validate and build the request for a draft (service-api.md, R22 to R25).
-
-    :param subject: not empty.
-    :param recipients: one or several addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; or
-        such a list or mapping as text, in JSON or Python.
-    :param message: at most 2,000 characters.
-    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if omitted or None. An empty text is
-        refused: the account's default may be weaker than what a template without a value was to give.
-    :param security_question: for security ``question`` only.
-    :param security_answer: for security ``question`` only; secret.
-    :raises InvalidDelivery: one line for each broken rule; secrets are not quoted.
+    :param given: the id, or a mapping with the key ``id``: the result of the task that made the delivery.
+    :raises InvalidDelivery: it is neither, for example None from the XCom of a task that pushed nothing.
     """
-    parsed = [_parse_recipient(position, each) for position, each in enumerate(as_recipient_list(recipients), 1)]
-    new = NewTransfer(
-        subject or "",
-        tuple(each for each in parsed if isinstance(each, NewRecipient)),
-        message or None,
-        security,
-        security_question or None,
-        security_answer or None,
-    )
-    # The other checks need valid types.
-    problems = list(_type_problems(new)) or list(_problems(new))
-    if problems := [*_number_problems(len(parsed)), *(each for each in parsed if isinstance(each, str)), *problems]:
-        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
-    return new
+    transfer_id = given.get("id") if isinstance(given, Mapping) else given
+    # A template renders None as "None".
+    if not isinstance(transfer_id, str) or transfer_id.strip() in ("", "None") or not is_valid_unicode(transfer_id):
+        kind = "" if given is None else f" ({type(given).__name__})"
+        shown = f"a mapping whose id is {transfer_id!r:.100}" if isinstance(given, Mapping) else f"{given!r:.100}{kind}"
+        raise InvalidDelivery(
+            "transfer_id must be the id of a transfer, or the result of the task that made the delivery, not "
+            f"{shown}. None usually means that the task pushed no XCom."
+        )
+    return transfer_id
 
 
-def as_recipient_list(
-    given: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]],
-) -> list[str | Mapping[str, Any]]:
-    """Return recipients in whatever form they are given as a list, each as it is."""
-    given = parse_text(given)
-    if isinstance(given, str | bytes | Mapping):
-        return [given]
-    return list(given) if isinstance(given, Iterable) else [given]
+def check_delivery_key(delivery_key: Any) -> str:
+    """Return the key if it can be one.
 
-
-def _parse_recipient(position: int, given: str | Mapping[str, Any]) -> NewRecipient | str:
-    """Return a recipient, or what is wrong with it."""
-    given = parse_text(given)
-    if isinstance(given, str):
-        given = {"email": given}
-    if not isinstance(given, Mapping):
-        return f"recipient {position}: must be an address or a mapping, not {type(given).__name__}{hint_at_pair(given)}"
-    if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
-        return f"recipient {position}: has the field {unknown[0]!r:.100}, but may only have {_FIELDS}"
-    try:
-        recipient = msgspec.convert(given, NewRecipient)
-    except msgspec.ValidationError as error:
-        return f"recipient {position}: {error}"  # the library's message names fields and types, never values
-    if not all(map(is_valid_unicode, filter(None, (recipient.name, recipient.phone)))):
-        return f"recipient {position}: not valid Unicode"
-    return recipient
-
-
-def is_valid_unicode(text: str) -> bool:
-    """Return whether a text has no unpaired surrogates, and can therefore be stored and sent."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _number_problems(number: int) -> Iterator[str]:
-    if not 1 <= number <= MAX_RECIPIENTS:
-        yield f"recipients must be 1 to {MAX_RECIPIENTS}, not {number}{': split the delivery' if number else ''}"
-
-
-def _type_problems(new: NewTransfer) -> Iterator[str]:
-    for field in ("subject", "message", "security", "security_question", "security_answer"):
-        text = getattr(new, field)
-        if not isinstance(text, str | None):
-            yield f"{field} must be text, not {type(text).__name__}"
-        elif text and not is_valid_unicode(text):
-            yield f"{field} is not valid Unicode"
-
-
-def _problems(new: NewTransfer) -> Iterator[str]:
-    if not new.subject.strip():
-        yield "subject must not be empty; a template without a value is"
-    if new.message is not None and len(new.message) > MAX_MESSAGE_LENGTH:
-        yield f"message has {len(new.message):,} characters; {MAX_MESSAGE_LENGTH:,} are allowed"
-    yield from _recipient_problems([recipient.email for recipient in new.recipients])
-    yield from _security_problems(new)
-
-
-def _recipient_problems(addresses: list[str]) -> list[str]:
-    if malformed := [problem for address in addresses for problem in _address_problems(address)]:
-        return malformed
-    return [
-        f"recipient {address!r} occurs more than once, and would get one email each time"
-        for address in duplicate_addresses(addresses)
-    ]
-
-
-def _address_problems(address: str) -> Iterator[str]:
-    from email_validator import EmailNotValidError, validate_email
-
-    try:
-        # The service checks whether an address accepts mail; here only its form counts (service-api.md, R23).
-        validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
-    except EmailNotValidError as error:
-        if is_structured_text(address):
-            yield "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
-        else:
-            hint = " Give several addresses as a list." if address.count("@") > 1 else ""
-            yield f"recipient {show_address(address)!r} is not an address: {error}{hint}"
-
-
-def _describe_wrong_option(security: Any) -> str:
-    if security == "":
-        return "security must not be empty: leave it out, or give None, for the account's default"
-    if security is not None and security not in SECURITY_OPTIONS:
-        return f"security must be one of {', '.join(SECURITY_OPTIONS)}, not {security!r:.100}"
-    return ""
-
-
-def _security_problems(new: NewTransfer) -> Iterator[str]:
-    if problem := _describe_wrong_option(new.security):
-        yield problem
-    # Without security the account's default applies, which is unknown here; the service then validates.
-    for field in ("security_question", "security_answer"):
-        given = getattr(new, field) is not None
-        if new.security == "question" and not given:
-            yield f"security 'question' needs {field}"
-        elif given and new.security not in (None, "", "question"):
-            yield f"{field} is not used with security {new.security!r}"
-    if new.security == "sms":
-        yield from _phone_problems(new.recipients)
-
-
-def _phone_problems(recipients: tuple[NewRecipient, ...]) -> Iterator[str]:
-    for recipient in recipients:
-        if not recipient.phone:
-            yield f"security 'sms' needs the phone of {show_address(recipient.email)}"
-        elif not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone)):
-            whose = show_address(recipient.email)
-            yield f"the phone of {whose} must be digits, optionally with spaces and punctuation"
+    :raises InvalidDelivery: a template without a value has made it, or a database cannot show it.
+    """
+    key = delivery_key if isinstance(delivery_key, str) else ""
+    if key in ("", "None") or key != key.strip() or not key.isprintable():
+        raise InvalidDelivery(
+            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
+            f"template without a value gives: {delivery_key!r:.300}"
+        )
+    return key
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception
+from tenacity import RetryCallState, Retrying
 
-from outbound_transfer.client.errors import CallError, NotConnected, RateLimited, ServiceError
+from outbound_transfer.client.errors import CallError, NotConnected, RateLimited
 
 T = TypeVar("T")
 
@@ -52,7 +54,7 @@ class RetryPolicy:
 POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=600.0)
 
 #: Called before each wait with the operation, the error of the attempt, and the seconds.
-RetryHook = Callable[[str, CallError, float], object]
+RetryHook = Callable[[str, CallError, float], None]
 
 
 def log_retry(operation: str, error: CallError, seconds: float) -> None:
@@ -62,7 +64,7 @@ def log_retry(operation: str, error: CallError, seconds: float) -> None:
 
 def retry(
     operation: str,
-    attempt: Callable[[], T],
+    attempt: Callable[[bool], T],
     policy: RetryPolicy,
     *,
     sleep: Callable[[float], None],
@@ -72,61 +74,88 @@ def retry(
 ) -> T:
     """Repeat an attempt while its error is transient, within the policy.
 
+    :param attempt: called with whether an attempt before it ended in doubt.
     :param max_in_doubt: attempts that may end in doubt, each of which may leave a duplicate.
     :raises CallError: of the last attempt. A loop around this one does not repeat it.
     """
     failures, doubts, waited, waited_for_slot = 0, 0, 0.0, 0.0
 
-    def delay(state: RetryCallState) -> float:
-        error = _error_of(state)
-        retry_after = error.retry_after if isinstance(error, ServiceError) else None
-        if error.waits_for_slot:
-            return max(policy.slot_interval, retry_after or 0.0) + random.random()  # noqa: S311
-        if isinstance(error, RateLimited) and retry_after is None:
-            retry_after = RATE_LIMIT_DELAY
-        if retry_after is not None:
-            return max(retry_after, MIN_DELAY) + random.random()  # noqa: S311
-        return random.uniform(MIN_DELAY, min(policy.max_backoff, 2.0 ** (failures + 1)))  # noqa: S311
-
     def is_over(state: RetryCallState) -> bool:
         nonlocal failures, doubts, waited, waited_for_slot
-        error = _error_of(state)
-        waits_for_slot = error.waits_for_slot
-        failures += not (waits_for_slot or isinstance(error, RateLimited))
+        error, seconds, max_failures = _error_of(state), state.upcoming_sleep, policy.max_attempts
         doubts += error.in_doubt
-        if waits_for_slot:
-            waited_for_slot += state.upcoming_sleep
+        if error.waits_for_slot:
+            waited_for_slot += seconds
         else:
-            waited += state.upcoming_sleep
-        is_first = isinstance(error, NotConnected) and not was_reached()
+            waited += seconds
+            failures += not isinstance(error, RateLimited)
+        if isinstance(error, NotConnected) and not was_reached():
+            max_failures = min(policy.max_first_attempts, max_failures)
         error.is_exhausted = (
-            failures >= (min(policy.max_first_attempts, policy.max_attempts) if is_first else policy.max_attempts)
+            failures >= max_failures
             or doubts == max_in_doubt
             or waited > policy.timeout
             or waited_for_slot > policy.slot_timeout
-            or (not waits_for_slot and state.upcoming_sleep > MAX_RETRY_AFTER)
+            or (seconds > MAX_RETRY_AFTER and not error.waits_for_slot)
         )
         return error.is_exhausted
 
-    def before_sleep(state: RetryCallState) -> None:
-        on_retry(operation, _error_of(state), state.upcoming_sleep)
-
     retrying = Retrying(
-        retry=retry_if_exception(_may_be_repeated),
-        wait=delay,
+        retry=_may_be_repeated,
+        wait=lambda state: _delay(_error_of(state), failures, policy),
         stop=is_over,
         sleep=sleep,
-        before_sleep=before_sleep,
+        before_sleep=lambda state: on_retry(operation, _error_of(state), state.upcoming_sleep),
         reraise=True,
     )
-    return retrying(attempt)
+    return retrying(lambda: attempt(doubts > 0))
 
 
-def _may_be_repeated(error: BaseException) -> bool:
+def _delay(error: CallError, failures: int, policy: RetryPolicy) -> float:
+    """Return the seconds before the next attempt: what the service asks for and at most a second, or a backoff."""
+    asked: float | None = getattr(error, "retry_after", None)
+    if error.waits_for_slot:
+        asked = max(policy.slot_interval, asked or 0.0)
+    elif isinstance(error, RateLimited) and asked is None:
+        asked = RATE_LIMIT_DELAY
+    if asked is None:
+        return random.uniform(MIN_DELAY, min(policy.max_backoff, 2.0 ** (failures + 1)))  # noqa: S311
+    return max(asked, MIN_DELAY) + random.random()  # noqa: S311
+
+
+def _may_be_repeated(state: RetryCallState) -> bool:
+    error = state.outcome and state.outcome.exception()
     return isinstance(error, CallError) and error.is_transient and not error.is_exhausted
 
 
 def _error_of(state: RetryCallState) -> CallError:
-    error = state.outcome.exception() if state.outcome else None
+    error = state.outcome and state.outcome.exception()
     assert isinstance(error, CallError), "tenacity calls this only after an error that may be repeated"
     return error
+
+
+def parse_retry_after(value: str | None, *, date: str | None = None) -> float | None:
+    """Return the seconds that the service asks to wait (service-api.md, R50; RFC 9110 §10.2.3).
+
+    :param value: the header: a whole number of seconds, or an HTTP date.
+    :param date: the ``Date`` header of the same response. An HTTP date counts from it, so that a wrong local clock does
+        not matter; without it, an HTTP date is ignored.
+    :return: 0 or more; None if the header is missing or invalid.
+    """
+    number = (value or "").strip()
+    if number.isascii() and number.isdecimal():
+        return float(number)  # infinite if absurd, which is past any timeout
+    deadline, now = parse_http_date(value), parse_http_date(date)
+    if deadline is None or now is None:
+        return None
+    return max((deadline - now).total_seconds(), 0.0)
+
+
+def parse_http_date(value: str | None) -> datetime | None:
+    """Parse a header such as ``Date``; None if it is missing or invalid."""
+    try:
+        timestamp = parsedate_to_datetime(value or "")
+    except (TypeError, ValueError, OverflowError):
+        return None
+    # HTTP dates are in UTC (RFC 9110 §5.6.7); the library returns "-0000" without a time zone.
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -45,7 +45,14 @@ class Settings:
     rehearses: bool = False
 
     def __post_init__(self) -> None:
-        url = _split(self.base_url)
+        try:
+            url = urlsplit(self.base_url)
+            # Reject here what the HTTP library, the resolver or the socket would reject at first use.
+            httpx.URL(self.base_url).raw_host.decode().encode("idna")
+            if url.port == 0:
+                raise ValueError("port 0 is not usable")
+        except (ValueError, httpx.InvalidURL):
+            raise InvalidSettings("the host is not an address: check its name, its brackets and its port") from None
         if url.scheme not in ("http", "https") or not url.hostname:
             raise InvalidSettings(f"the host must be an http or https address, not {url.hostname or 'empty'!r}")
         if url.username or url.password or url.query or url.fragment:
@@ -53,7 +60,7 @@ class Settings:
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
 
-    @cached_property
+    @property
     def origin(self) -> str:
         """Scheme, host and port of the service, for errors."""
         url = urlsplit(self.base_url)
@@ -72,9 +79,7 @@ class Settings:
         a renaming and is the same for all connections to one account.
         """
         url = httpx.URL(self.base_url)  # drops the default port of the scheme
-        host = url.raw_host.decode()
-        port = f":{url.port}" if url.port is not None else ""
-        return (f"[{host}]" if ":" in host else host) + port + url.path.rstrip("/")
+        return url.netloc.decode() + url.path.rstrip("/")
 
     def transfer_url(self, transfer_id: object) -> str:
         """Return the address of a transfer in the web application; "" if no safe link is possible."""
@@ -98,15 +103,3 @@ class Settings:
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")
         return key
-
-
-def _split(address: str) -> SplitResult:
-    try:
-        url = urlsplit(address)
-        # Reject here what the HTTP library, the resolver or the socket would reject at first use.
-        httpx.URL(address).raw_host.decode().encode("idna")
-        if url.port == 0:
-            raise ValueError("port 0 is not usable")
-    except (ValueError, httpx.InvalidURL):
-        raise InvalidSettings("the host is not an address: check its name, its brackets and its port") from None
-    return url

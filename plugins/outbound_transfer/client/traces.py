@@ -9,30 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode, get_tracer
 
 _TRACER: Final = get_tracer(__name__)
 
 _PREFIX: Final = "outbound_transfer."
 
-#: Of a span that belongs to no task: it is the first of a trace of its own.
-NO_PARENT: Final = Context()
-
 
 @contextmanager
-def trace(
-    name: str, *, kind: SpanKind = SpanKind.INTERNAL, parent: Context | None = None, **attributes: str | int
-) -> Iterator[Span]:
+def trace(name: str, *, kind: SpanKind = SpanKind.INTERNAL, **attributes: str | int) -> Iterator[Span]:
     """Trace the block as a span.
 
     :param name: without the common prefix.
-    :param parent: the current span if omitted.
     :param attributes: by their names without the common prefix.
     """
     # An error's text, which OpenTelemetry would record, may name a file or a recipient: its class is enough.
     with _TRACER.start_as_current_span(
-        _PREFIX + name, parent, kind, record_exception=False, set_status_on_exception=False
+        _PREFIX + name, kind=kind, record_exception=False, set_status_on_exception=False
     ) as span:
         span.set_attributes({_PREFIX + each: value for each, value in attributes.items()})
         try:

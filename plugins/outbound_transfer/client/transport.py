@@ -1,18 +1,14 @@
-"""One attempt of one call over httpx: the request, the response or its error, and who is notified of it."""
+"""One attempt of one call over httpx: the request, and its response or error."""
 
 from __future__ import annotations
 
-import logging
 import os
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import httpx
 import msgspec
@@ -21,25 +17,24 @@ from opentelemetry.trace import SpanKind
 from outbound_transfer import __version__
 from outbound_transfer.client.content_disposition import attachment
 from outbound_transfer.client.errors import (
+    CODES,
     CallError,
     ConnectionLost,
     InvalidSettings,
     MalformedResponse,
     NotConnected,
-    ServiceError,
     TimedOut,
+    error_of,
 )
-from outbound_transfer.client.redaction import redact
-from outbound_transfer.client.retry_after import parse_retry_after
+from outbound_transfer.client.retry import parse_retry_after
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.client.traces import set_error, trace
+from outbound_transfer.client.wording import redact
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import Upload
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 #: Maximum size of a response body, unless the request sets another.
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
@@ -50,8 +45,6 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",
     "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
 }
-
-_HTTP_ERRORS: Final = (httpx.TransportError, httpx.StreamError, httpx.InvalidURL)
 
 #: Raised by msgspec for unexpected bytes or JSON, and for JSON that is nested too deeply.
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -71,7 +64,6 @@ class Request:
     :ivar operation: the endpoint's name, as in metrics and logs.
     :ivar path: below the connection's address; starts with ``/v1``.
     :ivar is_feed: whether it is one of the event feed, which has a key of its own (service-api.md, R9).
-    :ivar secrets: texts of the request that no error may quote.
     :ivar max_bytes: a larger response raises :class:`.MalformedResponse`.
     """
 
@@ -82,26 +74,19 @@ class Request:
     body: bytes | None = field(default=None, repr=False)
     upload: Upload | None = None
     is_feed: bool = False
-    secrets: tuple[str, ...] = field(default=(), repr=False)
     max_bytes: int = MAX_RESPONSE_BYTES
 
 
-@dataclass(frozen=True)
-class Response:
-    """An HTTP response.
-
-    :ivar headers: by name in lower case.
-    :ivar secrets: texts that no error may quote.
-    """
+class Response(NamedTuple):
+    """An HTTP response. ``headers`` are by name in lower case."""
 
     status: int
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Observer:
-    """Base class of observers of calls; its methods do nothing. What an observer raises is logged and ignored."""
+    """Base class of observers of calls; its methods do nothing. They must not raise."""
 
     def on_attempt(self, request: Request, status: int | None, seconds: float) -> None:
         """Handle a finished attempt. ``status`` is None if no complete response arrived."""
@@ -110,63 +95,34 @@ class Observer:
         """Handle a retry, before its delay begins."""
 
 
-def notify(listener: Callable[..., None], *event: Any) -> None:
-    """Call a method of an observer; what it raises is logged, so that no call fails because of it."""
-    try:
-        listener(*event)
-    except Exception as error:
-        log.warning("A call observer failed and was ignored: %s", type(error).__name__)
-
-
 def open_client(settings: Settings) -> httpx.Client:
     """Return an HTTP client for the account; no connection is made yet.
 
     :raises InvalidSettings: a variable of the environment is unusable.
     """
     try:
-        verify = settings.verify and _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    except OSError as error:
-        variable = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "SSL_CERT_FILE")
-        raise InvalidSettings(
-            f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
-        ) from None
-    proxy = _proxy_of(settings)
-    try:
         return httpx.Client(
             base_url=settings.base_url,
             timeout=settings.timeout,
-            verify=verify,
+            # To load the certificates takes longer than a call.
+            verify=settings.verify and httpx.URL(settings.base_url).scheme != "http",
             headers=_HEADERS,
             # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            follow_redirects=False,
-            proxy=proxy,
-            trust_env=False,  # httpx refuses a NO_PROXY with addresses of IPv6, and would read .netrc
         )
+    except OSError as error:
+        variable = (
+            "SSL_CERT_DIR" if "SSL_CERT_DIR" in os.environ and "SSL_CERT_FILE" not in os.environ else "SSL_CERT_FILE"
+        )
+        raise InvalidSettings(
+            f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
+        ) from None
     except (ValueError, httpx.InvalidURL):
         raise InvalidSettings(
-            "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is no address of a proxy, such "
-            "as http://proxy.example.com:3128"
+            "a proxy variable of the environment is unusable: HTTPS_PROXY, HTTP_PROXY and ALL_PROXY take an address "
+            "such as http://proxy.example.com:3128, NO_PROXY takes hosts and addresses, those of IPv6 without brackets "
+            "and ranges"
         ) from None
-
-
-def _proxy_of(settings: Settings) -> str | None:
-    """Return the address of the proxy that the environment names for the service; None if it names none."""
-    url = urlsplit(settings.base_url)
-    if proxy_bypass(url.netloc):
-        return None
-    proxies = getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
-
-
-@lru_cache(maxsize=1)
-def _tls_context(*_environment: str | None) -> ssl.SSLContext:
-    """Return what httpx makes for each client: to read the certificates takes longer than a call.
-
-    :param _environment: what it depends on.
-    """
-    return httpx.create_ssl_context()
 
 
 def send(
@@ -174,14 +130,11 @@ def send(
 ) -> Response:
     """Make one attempt of a call.
 
-    :param secrets: texts that no error may quote, besides the keys and the secrets of the request.
+    :param secrets: texts that no error may quote.
     :return: the response, whatever its status.
     :raises CallError: no complete response arrived, or it exceeds the limits.
     :raises InvalidSettings: the key or the address is unusable.
     """
-    # Both keys, as a peer may have seen either.
-    keys = filter(None, (settings.transfer_api_key, settings.event_api_key))
-    hidden = (*keys, *request.secrets, *secrets)
     arguments = _arguments(settings, request)
     started, status = time.monotonic(), None
     with trace(request.operation, kind=SpanKind.CLIENT, account=settings.account) as span:
@@ -193,12 +146,11 @@ def send(
             span.set_attribute("http.response.status_code", status)
             if status >= 400:
                 set_error(span, str(status))
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return Response(status, headers, body, hidden)
-        except _HTTP_ERRORS as error:
-            failure = _translate_error(request, error, settings, hidden)
+            return Response(status, {name.lower(): value for name, value in response.headers.items()}, body)
+        except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL) as error:
+            failure = _translate_error(request, error, settings, secrets)
         finally:
-            notify(observer.on_attempt, request, status, time.monotonic() - started)
+            observer.on_attempt(request, status, time.monotonic() - started)
         # Not within the block above: logs show the context of an error too, and the library's quote invalid responses.
         raise failure
 
@@ -232,24 +184,25 @@ def _translate_error(
     request: Request, error: Exception, settings: Settings, secrets: Iterable[str]
 ) -> CallError | InvalidSettings:
     operation, reason = request.operation, redact(f"{type(error).__name__} {error}", secrets)
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-        return NotConnected(f"{operation}: no connection to {settings.origin}: {reason}. {_ADDRESS_HINT}")
-    if isinstance(error, httpx.TimeoutException):
-        return TimedOut(f"{operation}: {settings.origin} did not respond in time ({reason})")
-    if isinstance(error, httpx.InvalidURL):
-        return InvalidSettings(f"the connection's address is unusable: {reason}")
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
+            return NotConnected(f"{operation}: no connection to {settings.origin}: {reason}. {_ADDRESS_HINT}")
+        case httpx.TimeoutException():
+            return TimedOut(f"{operation}: {settings.origin} did not respond in time ({reason})")
+        case httpx.InvalidURL():
+            return InvalidSettings(f"the connection's address is unusable: {reason}")
     hint = f". {_ADDRESS_HINT}" if isinstance(error, httpx.RemoteProtocolError) else ""
     return ConnectionLost(f"{operation}: the connection to {settings.origin} broke: {reason}{hint}")
 
 
-def decode_response(request: Request, response: Response, decode: Callable[[Response], T]) -> T:
+def decode_response(request: Request, response: Response, decode: Callable[[Response], T], secrets: Iterable[str]) -> T:
     """Return the result of a call.
 
     :raises ServiceError: an error response, as the class of its code and status (service-api.md, R48).
     :raises MalformedResponse: a successful status with an undocumented body or headers.
     """
     if not 200 <= response.status < 300:
-        raise _error_from(request, response)
+        raise _error_from(request, response, secrets)
     try:
         return decode(response)
     except MalformedResponse as error:
@@ -265,33 +218,32 @@ class _ErrorObject(msgspec.Struct):
     message: str | None = None
 
 
-def _error_from(request: Request, response: Response) -> CallError:
+def _error_from(request: Request, response: Response, secrets: Iterable[str]) -> CallError:
     """Return the error for an unsuccessful response. Its texts are untrusted, so they are shortened and redacted."""
-    if response.status // 100 == 3:
+    status, retry_after = response.status, response.headers.get("retry-after")
+    if status // 100 == 3:
         return MalformedResponse(
-            f"{request.operation}: redirects (status {response.status}) are not followed, "
+            f"{request.operation}: redirects (status {status}) are not followed, "
             "because the key must not leave the connection's own address. Check the connection's host."
         )
     try:
         payload = msgspec.json.decode(response.body, type=_ErrorObject)
     except _DECODE_ERRORS:
         payload = _ErrorObject()  # errors of the feed have no documented body (R49), and proxies respond with HTML
-    if not payload.error and not request.is_feed and response.status in _CONCLUSIVE_STATUSES:
+    is_of_a_proxy = not payload.error and not request.is_feed
+    if is_of_a_proxy and status in _CONCLUSIVE_STATUSES:
         return MalformedResponse(
-            f"{request.operation}: status {response.status} without the service's error object: "
+            f"{request.operation}: status {status} without the service's error object: "
             "a proxy or gateway responded in its place. Check the connection's host and the proxies on the way."
         )
-    retry_after = parse_retry_after(response.headers.get("retry-after"), date=response.headers.get("date"))
     # A documented code stays, even if a word of it equals a secret.
-    code = payload.error if ServiceError.knows(payload.error) else redact(payload.error, response.secrets)
-    message = redact(payload.message or "", response.secrets)
+    code = payload.error if payload.error in CODES else redact(payload.error, secrets)
+    message = redact(payload.message or "", secrets)
     transfer_id = unquote("".join(request.path.split("/")[3:4]))
     if request.upload:
         message = f"{request.upload.name!r}: {message}"
-    elif response.status == 404 and transfer_id:  # the one that the advice is about
-        shown = redact(transfer_id, response.secrets)
-        message = f"transfer '{shown}': {message or 'the service gave no message'}"
-    error = ServiceError.of(response.status, code, message, retry_after)
-    if not payload.error and not request.is_feed:
-        error.in_doubt = True  # a proxy responded, and cannot know whether the service applied the call
+    elif status == 404 and transfer_id:  # the one that the advice is about
+        message = f"transfer '{redact(transfer_id, secrets)}': {message or 'the service gave no message'}"
+    error = error_of(status, code, message, parse_retry_after(retry_after, date=response.headers.get("date")))
+    error.in_doubt |= is_of_a_proxy  # which cannot know whether the service applied the call
     return error

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Any, Final
 
-#: Invisible characters: controls, and marks that change the direction of text.
-_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-
+#: Maximum characters of a redacted text.
+MAX_LENGTH: Final = 500
 
 #: Shown instead of a missing value.
 DASH: Final = "\N{EN DASH}"
 
+#: Invisible characters: controls, and marks that change the direction of text.
+_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
 _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def is_valid_unicode(text: str) -> bool:
+    """Return whether a text has no unpaired surrogates, and can therefore be stored and sent."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def clean(text: Any, max_length: int = 200) -> str:
     """Return ``text`` with invisible characters replaced, cut to ``max_length`` characters."""
     found = _INVISIBLE.sub("\ufffd", str(text)[: max_length + 1])
     return found if len(found) <= max_length else found[: max_length - 1] + "…"
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Replace every secret that a text of the service, a proxy or a driver quotes verbatim by ``***``.
+
+    :return: one printable line of at most :data:`MAX_LENGTH` characters.
+    """
+    line = _one_line(text[:100_000])  # which bounds the work
+    # The longest first, as a secret may begin with another one. A short one is masked as a whole word only: a gap in an
+    # ordinary word would reveal it. The cut comes last: a part of a secret is not recognized.
+    for secret in sorted(filter(None, map(_one_line, secrets)), key=len, reverse=True):
+        pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        line = re.sub(pattern, "***", line)
+    return line[:MAX_LENGTH]
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -39,14 +64,14 @@ def format_bytes(count: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return for example ``2 d 3 h``: the largest unit, and the next one if there are fewer than 10 of it."""
-    left = max(0, round(seconds))
-    for (seconds_each, unit), (small, small_unit) in pairwise(_SPANS):
-        if left >= seconds_each:
-            more = left % seconds_each // small
-            return f"{left // seconds_each} {unit}" + (
-                f" {more} {small_unit}" if more and left < 10 * seconds_each else ""
-            )
-    return f"{left} s"
+    left, parts = max(0, round(seconds)), list[str]()
+    for span, unit in _SPANS:
+        if left >= span and len(parts) < 2:
+            parts.append(f"{left // span} {unit}")
+            left = 0 if left // span >= 10 else left % span
+        elif parts:
+            break
+    return " ".join(parts) or "0 s"
 
 
 def hint_at_pair(given: object) -> str:

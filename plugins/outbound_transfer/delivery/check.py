@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outbound_transfer.client.errors import MalformedResponse, WrongTransfer
-from outbound_transfer.client.identity import has_exactly_files, identity_of
+from outbound_transfer.client.models import has_exactly_files, identity_of
 from outbound_transfer.delivery.digests import matches
 
 if TYPE_CHECKING:

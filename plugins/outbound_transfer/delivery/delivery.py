@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from outbound_transfer.client.errors import AlreadyDelivered
-from outbound_transfer.client.identity import identity_of
-from outbound_transfer.client.models import Discarded
+from outbound_transfer.client.models import Discarded, identity_of
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.check import check_sent
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide

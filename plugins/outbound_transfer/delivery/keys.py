@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.client.ids import check_delivery_key
+from outbound_transfer.client.models import check_delivery_key
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.row import Memory, Row, describe

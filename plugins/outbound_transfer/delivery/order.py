@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from outbound_transfer.client.models import NewTransfer
+    from outbound_transfer.client.new_transfer import NewTransfer
     from outbound_transfer.files.sources import Source
 
 

@@ -81,7 +81,6 @@ class Sending:
             transfer = self._client.send_once(transfer_id)
         except CallError as error:
             self._is_in_doubt |= error.in_doubt
-            error.was_in_doubt = self._is_in_doubt
             if self._is_in_doubt:
                 error.in_doubt_warning = send_in_doubt_warning(transfer_id)
             else:  # only now may others change its files

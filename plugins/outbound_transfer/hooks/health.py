@@ -2,83 +2,139 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from outbound_transfer.airflow_compat.names import BaseHook, mask_secret
+import msgspec
+
 from outbound_transfer.client.client import Client
-from outbound_transfer.client.errors import CallError, InvalidSettings
-from outbound_transfer.client.health import (
-    Finding,
-    Health,
-    judge_clock,
-    judge_event_key,
-    judge_service,
-    judge_transfer_key,
+from outbound_transfer.client.errors import (
+    CallError,
+    InvalidApiKey,
+    InvalidRequest,
+    InvalidSettings,
+    RateLimited,
+    ServerFault,
+    ServiceError,
 )
 from outbound_transfer.client.retry import RetryPolicy
-from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.client.wording import format_duration
+from outbound_transfer.observability.findings import Finding, Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from outbound_transfer.client.settings import Settings
 
-T = TypeVar("T")
-
 #: Seconds for each step of a call, whatever the connection's timeout is, and those within which a call is repeated.
 MAX_STEP_SECONDS: Final = 5.0
 MAX_RETRY_SECONDS: Final = 5.0
 
+#: Seconds by which the clocks of the service and of Airflow may differ before an earlier send can be overlooked.
+CLOCK_MARGIN: Final = 3_600.0
 
-def read_settings(conn_id: str) -> Settings:
-    """Read the connection, and let Airflow mask both of its keys.
-
-    :raises AirflowNotFoundException: there is none of this id.
-    :raises InvalidSettings: naming the field to correct.
-    """
-    settings = settings_from_connection(BaseHook.get_connection(conn_id))
-    mask_secret(settings.event_api_key)
-    return settings
+#: Seconds of difference that are not worth a word: a response takes some, and its Date has no parts of a second.
+MAX_CLOCK_DIFFERENCE: Final = 60.0
 
 
-def check_service(settings: Settings, *, clock: Callable[[], float] = time.time) -> tuple[Finding, ...]:
+def check_service(settings: Settings) -> tuple[Finding, ...]:
     """Return the findings about the service, both keys and the clock, in this order.
 
     Uses up one of the transfer key's calls of the minute, and not the feed's: its key is tested with a request that the
     service refuses.
-
-    :param clock: returns this machine's time, in seconds since the epoch.
     """
     settings = replace(settings, timeout=min(settings.timeout, MAX_STEP_SECONDS))
     policy = RetryPolicy(max_attempts=2, timeout=MAX_RETRY_SECONDS)
     with Client(settings, policy=policy, on_retry=lambda *_: None) as client:  # nothing is logged among the findings
-        timestamp, of_transfers = _attempt(client.probe_transfers)
-        difference = clock() - timestamp.timestamp() if timestamp else None
-        if not settings.event_api_key:
-            outcomes = [of_transfers]
-            event_key = Finding("event_key", Health.OK, "No event_api_key is set, so the feed cannot be read.")
-        else:
-            _, of_feed = _attempt(client.probe_feed)
-            outcomes, event_key = [of_transfers, of_feed], judge_event_key(of_feed)
+        outcomes = [_error_of(lambda: client.list_transfers(limit=1))]
+        # Not of an error: a proxy's page has a Date, too.
+        difference = None if outcomes[0] else client.clock_difference
+        event_key = Finding("event_key", Health.OK, "No event_api_key is set, so the feed cannot be read.")
+        if settings.event_api_key:
+            outcomes.append(_error_of(client.probe_feed))
+            event_key = judge_event_key(outcomes[-1])
     service = judge_service(settings.origin, outcomes)
-    return service, judge_transfer_key(of_transfers), event_key, judge_clock(difference)
+    return service, judge_transfer_key(outcomes[0]), event_key, judge_clock(difference)
 
 
-def _attempt(call: Callable[[], T]) -> tuple[T | None, Exception | None]:
+def _error_of(call: Callable[[], object]) -> Exception | None:
     try:
-        return call(), None
+        call()
     except (CallError, InvalidSettings) as error:
-        return None, error
+        return error
+    return None
 
 
 def summarize(findings: Sequence[Finding]) -> tuple[bool, str]:
     """Return what Airflow shows for a connection that is tested: whether it works, and why not or how."""
-    service, *others = findings
+    service, *keys, clock = findings
     if service.status in (Health.BROKEN, Health.DEGRADED):
         return False, service.found
-    broken = [each for each in others if each.status is Health.BROKEN]
-    *keys, clock = others
-    shown: list[Any] = broken or [*keys, *([clock] if clock.status is Health.DEGRADED else [])]
+    broken = [each for each in (*keys, clock) if each.status is Health.BROKEN]
+    shown = broken or [*keys, *([clock] if clock.status is Health.DEGRADED else [])]
     return not broken, " ".join(map(str, shown))
+
+
+def judge_service(address: str, outcomes: Sequence[Exception | None]) -> Finding:
+    """Judge whether the service responds.
+
+    :param outcomes: of each call, its error, or None.
+    """
+    calls = [each for each in outcomes if not isinstance(each, InvalidSettings)]
+    if not calls:
+        return Finding("service", Health.UNKNOWN, "Not called, as no key can be used.", "See the keys.")
+    if any(map(_has_responded, calls)):
+        return Finding("service", Health.OK, f"{address} responds.")
+    health = Health.DEGRADED if isinstance(calls[0], ServerFault) else Health.BROKEN
+    return Finding("service", health, str(calls[0]), "See that the service is up, and that this machine reaches it.")
+
+
+def _has_responded(error: Exception | None) -> bool:
+    """Return whether the service has responded, and not only said that it cannot."""
+    return error is None or (isinstance(error, ServiceError) and not isinstance(error, ServerFault))
+
+
+def judge_transfer_key(error: Exception | None) -> Finding:
+    """Judge the transfer key by the error of a call with it."""
+    if isinstance(error, RateLimited):
+        found = f"{error.status} {error.code}: the calls of this minute are used up."
+        to_do = "Start fewer tasks at once, by a pool, or give other systems keys of their own."
+        return Finding("transfer_key", Health.DEGRADED, found, to_do)
+    return _judge_key("transfer_key", "The transfer key is accepted.", error)
+
+
+def judge_event_key(error: Exception | None) -> Finding:
+    """Judge the event key by the error of a call with an invalid cursor, which uses up nothing."""
+    # service-api.md, Unspecified: that the key is checked before the cursor and the rate is not promised.
+    is_accepted = isinstance(error, InvalidRequest | RateLimited)
+    finding = _judge_key("event_key", "The event key is accepted.", None if is_accepted else error)
+    if isinstance(error, InvalidApiKey):
+        return msgspec.structs.replace(finding, to_do="Set event_api_key to the newest one: it has ended those before.")
+    return finding
+
+
+def _judge_key(check: str, accepted: str, error: Exception | None) -> Finding:
+    match error:
+        case None:
+            return Finding(check, Health.OK, accepted)
+        case InvalidSettings():
+            return Finding(check, Health.BROKEN, str(error))  # which says what to correct
+        case ServiceError() if _has_responded(error):
+            return Finding(check, Health.BROKEN, str(error).removesuffix(error.advice).rstrip(), error.advice)
+    return Finding(check, Health.UNKNOWN, f"Not tested: {error}", "See service.")
+
+
+def judge_clock(ahead: float | None) -> Finding:
+    """Judge this machine's clock.
+
+    :param ahead: seconds by which the service's clock is ahead of it; None if the service does not say its time.
+    """
+    if ahead is None:
+        return Finding("clock", Health.UNKNOWN, "The service has not said its time.", "See service and transfer_key.")
+    difference = format_duration(abs(ahead))
+    if abs(ahead) <= MAX_CLOCK_DIFFERENCE:
+        return Finding("clock", Health.OK, f"It differs from the service's by {difference}.")
+    found = f"This machine's clock is {difference} {'behind' if ahead > 0 else 'ahead of'} the service's."
+    if abs(ahead) < CLOCK_MARGIN:
+        return Finding("clock", Health.DEGRADED, found, "Set it by a time server: deadlines go by it.")
+    return Finding("clock", Health.BROKEN, found, "Set it by a time server: an earlier send may be overlooked.")

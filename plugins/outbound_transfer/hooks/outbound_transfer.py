@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outbound_transfer.airflow_compat.names import (
-    BaseHook,
-    get_hook_lineage_collector,
-    mask_secret,
-)
+from outbound_transfer.airflow_compat.names import BaseHook, get_hook_lineage_collector, mask_secret
 from outbound_transfer.assets.outbound_transfer import account_namespace
 from outbound_transfer.client.errors import InvalidState, NotFound, OutboundTransferError
 from outbound_transfer.client.wording import pluralize
@@ -20,7 +16,8 @@ from outbound_transfer.hooks.connection import settings_from_connection
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
     from outbound_transfer.client.events import Page
-    from outbound_transfer.client.models import File, NewTransfer, Transfer, TransferPage, Upload
+    from outbound_transfer.client.models import File, Transfer, TransferPage, Upload
+    from outbound_transfer.client.new_transfer import NewTransfer
     from outbound_transfer.client.settings import Settings
 
 T = TypeVar("T")
@@ -58,11 +55,7 @@ class OutboundTransferHook(BaseHook):
 
         return field_behaviour()
 
-    def __init__(
-        self,
-        outbound_transfer_conn_id: str = default_conn_name,
-        **client_options: Any,
-    ) -> None:
+    def __init__(self, outbound_transfer_conn_id: str = default_conn_name, **client_options: Any) -> None:
         super().__init__()
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self._options = client_options
@@ -75,19 +68,15 @@ class OutboundTransferHook(BaseHook):
         """
         if self._client is None:
             from outbound_transfer.client.client import Client
+            from outbound_transfer.hooks.call_observer import CallMetricsObserver
 
-            settings = self.read_settings()
-            self._client = Client(settings, **self._client_options())
+            options = {"observer": CallMetricsObserver(self.outbound_transfer_conn_id), **self._options}
+            self._client = Client(self.read_settings(), **options)
         return self._client
 
     def get_account(self) -> str:
         """Return the account's name; see :attr:`outbound_transfer.client.Settings.account`."""
         return self.get_conn().settings.account
-
-    def _client_options(self) -> dict[str, Any]:
-        from outbound_transfer.hooks.call_observer import CallMetricsObserver
-
-        return {"observer": CallMetricsObserver(self.outbound_transfer_conn_id), **self._options}
 
     def read_settings(self) -> Settings:
         """Read the connection and return its settings.
@@ -105,7 +94,7 @@ class OutboundTransferHook(BaseHook):
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """Create a draft (service-api.md, R22).
 
-        :param new: the result of :func:`outbound_transfer.client.models.build_new_transfer`.
+        :param new: the result of :func:`outbound_transfer.client.new_transfer.build_new_transfer`.
         :return: the draft.
         :raises WrongTransfer: the response is about another transfer.
         """
@@ -213,10 +202,10 @@ class OutboundTransferHook(BaseHook):
 
         :return: whether that is so, and a message for the user.
         """
-        from outbound_transfer.hooks.health import check_service, read_settings, summarize
+        from outbound_transfer.hooks.health import check_service, summarize
 
         try:
-            return summarize(check_service(read_settings(self.outbound_transfer_conn_id)))
+            return summarize(check_service(self.read_settings()))
         except (OutboundTransferError, ValueError) as error:
             return False, str(error)
 

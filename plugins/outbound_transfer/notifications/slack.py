@@ -13,12 +13,23 @@ class TransferSlackNotifier(TransferNotifier):
     """Posts to a Slack channel; see :class:`.TransferNotifier`. Needs the extra ``slack``.
 
     :param slack_webhook_conn_id: connection of the incoming webhook, as Airflow's ``SlackWebhookNotifier`` takes it.
+    :param title: see :class:`.TransferNotifier`.
+    :param task_id: see :class:`.TransferNotifier`.
+    :param outbound_transfer_conn_id: see :class:`.TransferNotifier`.
     """
 
     template_fields: Sequence[str] = (*TransferNotifier.template_fields, "slack_webhook_conn_id")
 
-    def __init__(self, *, slack_webhook_conn_id: str = "slack_default", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        slack_webhook_conn_id: str = "slack_default",
+        title: str | None = None,
+        task_id: str | None = None,
+        outbound_transfer_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(title=title, task_id=task_id, outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
         self.slack_webhook_conn_id = slack_webhook_conn_id
 
     def build_sender(self, notice: TransferNotice) -> Any:

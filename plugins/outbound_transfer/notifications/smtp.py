@@ -16,6 +16,9 @@ class TransferSmtpNotifier(TransferNotifier):
     :param to: one or several addresses.
     :param from_email: the sender; by default that of the connection.
     :param smtp_conn_id: the connection, as Airflow's ``SmtpNotifier`` takes it.
+    :param title: see :class:`.TransferNotifier`.
+    :param task_id: see :class:`.TransferNotifier`.
+    :param outbound_transfer_conn_id: see :class:`.TransferNotifier`.
     """
 
     template_fields: Sequence[str] = (*TransferNotifier.template_fields, "to", "from_email", "smtp_conn_id")
@@ -26,9 +29,12 @@ class TransferSmtpNotifier(TransferNotifier):
         to: str | Iterable[str],
         from_email: str | None = None,
         smtp_conn_id: str = "smtp_default",
+        title: str | None = None,
+        task_id: str | None = None,
+        outbound_transfer_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(title=title, task_id=task_id, outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
         self.to = to
         self.from_email = from_email
         self.smtp_conn_id = smtp_conn_id

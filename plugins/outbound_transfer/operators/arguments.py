@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.ids import resolve_transfer_id
+from outbound_transfer.client.models import resolve_transfer_id
 from outbound_transfer.files.content import Content
 from outbound_transfer.operators.masking import MaskedValue
 from outbound_transfer.warehouse.destination import check_account

@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
-from outbound_transfer.client.ids import resolve_transfer_id
-from outbound_transfer.client.models import to_builtins
+from outbound_transfer.client.models import resolve_transfer_id, to_builtins
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from outbound_transfer.airflow_compat import names
-from outbound_transfer.client.recipients import is_safe_to_show, parse_text
+from outbound_transfer.client.new_transfer import is_safe_to_show, parse_text
 
 
 class MaskedValue:

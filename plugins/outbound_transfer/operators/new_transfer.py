@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.models import build_new_transfer
+from outbound_transfer.client.new_transfer import build_new_transfer
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.operators.arguments import Check, is_literal, to_optional, to_repeatable
 from outbound_transfer.operators.masking import find_secrets, mask, mask_phones, unmask
 from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
 
 if TYPE_CHECKING:
-    from outbound_transfer.client.models import NewTransfer
+    from outbound_transfer.client.new_transfer import NewTransfer
     from outbound_transfer.delivery.delivery import Delivery
 
 TRANSFER_FIELDS: Final = ("subject", "recipients", "message", "security", "security_question", "security_answer")

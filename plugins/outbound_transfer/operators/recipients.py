@@ -8,8 +8,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.models import MAX_RECIPIENTS
-from outbound_transfer.client.recipients import RECIPIENT_FIELDS
+from outbound_transfer.client.new_transfer import MAX_RECIPIENTS, RECIPIENT_FIELDS
 from outbound_transfer.operators.masking import mask_literals, mask_phones, unmask
 
 ON_EMPTY: Final = ("fail", "skip")

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.addresses import duplicate_addresses, normalize_address
 from outbound_transfer.client.errors import AlreadyDelivered, InvalidDelivery
-from outbound_transfer.client.identity import identity_of
-from outbound_transfer.client.ids import resolve_transfer_id
-from outbound_transfer.client.models import CANCELED, as_recipient_list
-from outbound_transfer.client.recipients import parse_text, show_address
+from outbound_transfer.client.models import CANCELED, identity_of, resolve_transfer_id
+from outbound_transfer.client.new_transfer import as_recipient_list, parse_text, show_address
 from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
 from outbound_transfer.operators.files import FILES_FIELDS

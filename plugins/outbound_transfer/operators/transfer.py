@@ -14,7 +14,7 @@ from outbound_transfer.airflow_compat.names import (
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
-from outbound_transfer.client.ids import check_delivery_key
+from outbound_transfer.client.models import check_delivery_key
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.observability import metrics

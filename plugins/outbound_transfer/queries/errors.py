@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from outbound_transfer.client.errors import OutboundTransferError
-from outbound_transfer.client.redaction import redact
+from outbound_transfer.client.wording import redact
 
 #: A quote that begins or ends a quoted text: not an apostrophe within a word.
 _QUOTE: Final = re.compile(r"""((?<!\w)['"`]|['"`](?!\w))""")

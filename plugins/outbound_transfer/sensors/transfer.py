@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
-from outbound_transfer.client.ids import resolve_transfer_id
-from outbound_transfer.client.models import to_summary_dict
+from outbound_transfer.client.models import resolve_transfer_id, to_summary_dict
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
 from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, check_all, check_literals

@@ -71,15 +71,14 @@ class EventFeedOperator(OutboundTransferOperator):
         max_rejected: int | None,
         outbound_transfer_conn_id: str,
         deferrable: bool,
-        outlets: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             outbound_transfer_conn_id=outbound_transfer_conn_id,
             deferrable=deferrable,
-            outlets=[*(outlets or ()), LOADED_ALIAS],
             **kwargs,
         )
+        self.add_outlets([LOADED_ALIAS])
         self.account = account
         self.max_pages = max_pages
         self.max_rejected = max_rejected

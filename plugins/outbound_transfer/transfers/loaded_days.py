@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Asset, BaseOperator
 
-from outbound_transfer.airflow_compat.names import AirflowSkipException
-from outbound_transfer.airflow_compat.version import HAS_PARTITIONS
+from outbound_transfer.airflow_compat.names import HAS_PARTITIONS, AirflowSkipException
 from outbound_transfer.assets.outbound_transfer import days_asset
 from outbound_transfer.client.errors import InvalidDelivery
 

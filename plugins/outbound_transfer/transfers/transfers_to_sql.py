@@ -70,12 +70,10 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         schema: str | None = None,
         account: str | None = None,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
-        outlets: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            outbound_transfer_conn_id=outbound_transfer_conn_id, outlets=[*(outlets or ()), LOADED_ALIAS], **kwargs
-        )
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
+        self.add_outlets([LOADED_ALIAS])
         self.sql_conn_id = sql_conn_id
         self.table_prefix = table_prefix
         self.schema = schema

@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from outbound_transfer.client.health import is_behind
 from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED
 from outbound_transfer.client.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
 from outbound_transfer.client.web_links import transfer_url
@@ -18,6 +17,7 @@ from outbound_transfer.client.wording import DASH, clean, format_bytes, format_d
 from outbound_transfer.delivery.row import Memory
 from outbound_transfer.ui.filters import FINISHED_STATUSES
 from outbound_transfer.ui.queries import Row
+from outbound_transfer.warehouse.health import is_behind
 from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: Outcomes, each with its label and statuses. Any other status is in flight.

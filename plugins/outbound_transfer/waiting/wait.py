@@ -9,8 +9,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from outbound_transfer.client.errors import InvalidDelivery, NotFound
-from outbound_transfer.client.ids import resolve_transfer_id
-from outbound_transfer.client.models import PARTIAL, PENDING, Transfer, to_epoch
+from outbound_transfer.client.models import PARTIAL, PENDING, Transfer, resolve_transfer_id, to_epoch
 from outbound_transfer.client.outcomes import describe, status_hint
 from outbound_transfer.waiting.rules import Rules
 

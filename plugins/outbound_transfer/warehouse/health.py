@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Final
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.client.errors import OutboundTransferError
-from outbound_transfer.client.health import Finding, Health, judge_feed
+from outbound_transfer.client.wording import format_duration
+from outbound_transfer.observability.findings import Finding, Health
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
 from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.schema import TableGroup, read_versions
 from outbound_transfer.warehouse.timestamps import parse_timestamp
+
+#: Seconds after which a feed that is not read is behind. The service recommends a poll every 90 seconds.
+MAX_FEED_LAG: Final = 600.0
 
 
 def check_tables(check: str, target: str, warehouse: Warehouse, groups: Iterable[TableGroup]) -> Finding:
@@ -43,6 +48,32 @@ def check_feed(feed: FeedMaintenance, now: datetime) -> Finding:
         has_more=position.caught_up is False,
         logs_polls=position.polled_at is not None,
     )
+
+
+def is_behind(lag: float | None, *, has_more: bool) -> bool:
+    """Return whether an event feed is behind.
+
+    :param lag: seconds since a page of it was loaded; None if that is unknown.
+    :param has_more: whether that page had more after it.
+    """
+    return has_more or lag is None or lag > MAX_FEED_LAG
+
+
+def judge_feed(cursor: int, lag: float | None, status: int | None, *, has_more: bool, logs_polls: bool) -> Finding:
+    """Judge an event feed where it is loaded.
+
+    :param lag: see :func:`is_behind`.
+    :param status: HTTP status of the last poll; None if there was no response.
+    :param logs_polls: whether a poll without events is recorded, and the last poll's status.
+    """
+    age = "at an unknown time" if lag is None else f"{format_duration(lag)} ago"
+    found = f"The cursor is {cursor}, of a page that was loaded {age}{'; the feed has more' if has_more else ''}."
+    to_do = "See the runs of the ingestion."
+    if logs_polls and status != 200:
+        return Finding("feed", Health.DEGRADED, f"{found} The last poll got {status or 'no response'}.", to_do)
+    if not is_behind(lag, has_more=has_more):
+        return Finding("feed", Health.OK, found)
+    return Finding("feed", Health.DEGRADED if logs_polls or has_more else Health.UNKNOWN, found, to_do)
 
 
 def describe_failure(check: str, target: str, error: BaseException) -> Finding:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.decoding import decode_page, decode_transfer
-from outbound_transfer.client.models import SECURITY_OPTIONS, Transfer, build_new_transfer, to_builtins
+from outbound_transfer.client.models import Transfer, decode_page, decode_transfer, to_builtins
+from outbound_transfer.client.new_transfer import SECURITY_OPTIONS, build_new_transfer
 from outbound_transfer.exceptions import InvalidDelivery
 
 ANN, BOB = "ann@example.com", "bob@example.org"

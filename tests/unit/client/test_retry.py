@@ -37,7 +37,7 @@ def run(errors: list[CallError], policy: RetryPolicy, **options: object) -> tupl
     """Return the result or the error, the waits, and the number of attempts."""
     left, waits, attempts = iter(errors), list[float](), 0
 
-    def attempt() -> str:
+    def attempt(_: bool) -> str:
         nonlocal attempts
         attempts += 1
         if error := next(left, None):
@@ -113,14 +113,14 @@ def test_a_loop_around_another_does_not_repeat_what_that_has_given_up() -> None:
     errors: list[CallError] = [ConnectionLost("1"), ConnectionLost("2"), ConnectionLost("3")]
     calls = 0
 
-    def inner() -> object:
+    def inner(_: bool) -> object:
         nonlocal calls
         calls += 1
         return retry("get", raise_next, RetryPolicy(max_attempts=2), sleep=lambda _: None, on_retry=lambda *_: None)
 
     left = iter(errors)
 
-    def raise_next() -> object:
+    def raise_next(_: bool) -> object:
         raise next(left)
 
     try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.retry_after import MAX_DELAY, parse_retry_after
+from outbound_transfer.client.retry import parse_retry_after
 
 NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 
@@ -25,12 +25,12 @@ def http_date(seconds: float, now: datetime = NOW) -> str:
         *((value, None) for value in (None, "", "-1", "+5", "1.5", "1e3", "5, 5", "٦", "²", "60s", "NaN", "inf")),
         (" 60 ", 60),
         ("0" * 20 + "9", 9),
-        ("9" * 5_000, MAX_DELAY),
+        ("9" * 5_000, math.inf),
         (http_date(-3_600), 0),
         ("Sun, 01 Feb 2026 00:00:00 -0000", 30),
         ("Sunday, 01-Feb-26 00:00:00 GMT", 30),
         ("Sun Feb  1 00:00:00 2026", 30),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_DELAY),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 251_632_396_829),
         ("Sun, 32 Feb 2026 00:00:00 GMT", None),
         ("Sun, 01 Feb 99999999999999999999 00:00:00 GMT", None),
     ],
@@ -57,7 +57,7 @@ anything = st.none() | st.text() | dates | st.lists(parts).map("".join) | st.lis
 @example(" ", " ")
 def test_any_text_gives_a_valid_delay_or_none(value: str | None, date: str | None) -> None:
     seconds = parse_retry_after(value, date=date)
-    assert seconds is None or (not math.isnan(seconds) and 0 <= seconds <= MAX_DELAY)
+    assert seconds is None or (not math.isnan(seconds) and seconds >= 0)
 
 
 @given(st.datetimes(min_value=datetime(2000, 1, 1), max_value=datetime(9000, 1, 1)), st.integers(0, 10**8))

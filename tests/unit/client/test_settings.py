@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbound_transfer.client.transport import open_client
 from outbound_transfer.exceptions import InvalidSettings
 from outbound_transfer.hooks.connection import settings_from_connection
 
@@ -120,3 +121,24 @@ def test_settings_show_no_key() -> None:
     settings = settings_of({"event_api_key": "obs_s3cret"})
     assert SECRET not in f"{settings!r} {settings}"
     assert "obs_s3cret" not in f"{settings!r} {settings}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("NO_PROXY", "fe80::/10", "NO_PROXY takes hosts and addresses, those of IPv6 without brackets and ranges"),
+        ("HTTPS_PROXY", "ftp://proxy:x", "HTTPS_PROXY, HTTP_PROXY and ALL_PROXY take an address such as"),
+        ("SSL_CERT_FILE", "/not/there.pem", "SSL_CERT_FILE names certificates that cannot be read: No such file"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidSettings, match=said):
+        open_client(settings_of())
+
+
+def test_an_address_of_ipv6_may_be_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1,::1")
+    open_client(settings_of()).close()

@@ -43,7 +43,7 @@ def test_a_page_is_found_by_others_with_the_same_key_until_it_is_too_old(tmp_pat
 
 def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = shared(tmp_path / "pages.db")
-    one.keep("partial ", TransferPage((), None, (UnreadableRow(0, "u", "reason"),)))
+    one.keep("partial ", TransferPage((), None, (UnreadableRow("u", "reason"),)))
     found = one.find("partial ", 60.0)
     assert found is not None
     assert [(row.id, row.status) for row in found.data] == [("u", "unreadable")]
