@@ -137,7 +137,7 @@ def test_recipients_are_stored_as_the_configuration_says(
 
 
 def test_what_was_erased_is_still_not_sent_again(
-    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     (tmp_path / "a.csv").write_text("a")
@@ -153,7 +153,7 @@ def test_what_was_erased_is_still_not_sent_again(
         main(["privacy", "erase", "--email", ADDRESS, "--yes"])
     task.clear()
     assert task.run()["id"] == sent == sandbox.assert_sent_once()
-    assert "is not compared" in capsys.readouterr().out
+    assert "is not compared" in caplog.text
 
     draft.clear()
     assert draft.run() != unsent, "its row was left as it is"

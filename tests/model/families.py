@@ -12,8 +12,8 @@ from model.service import Stored
 from model.world import HELD, Action, Killed, ModelRows, World, kill
 from outbound_transfer.client.errors import ConnectionLost
 from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.delivery import Order
 from outbound_transfer.delivery.forget import forget
-from outbound_transfer.delivery.order import Order
 
 #: What a schedule is called, and what runs it.
 Schedule = tuple[Any, Callable[[], World]]

@@ -77,7 +77,7 @@ MODULES = SimpleNamespace(
 #: A function and what is taken away from it, and below that, the text and what it becomes.
 CHANGES = r"""
 row.Row.check_own: the claim is not compared
-    memory.claim != self._claim -> False
+    memory.claim != self.claim_number -> False
 row.Row.put: the version is not compared
     self.rows.put(self.key, version, -> self.rows.put(self.key, self.rows.read(self.key)[0],
 task_try.TaskTry.check_newest: an older attempt may claim
@@ -85,13 +85,13 @@ task_try.TaskTry.check_newest: an older attempt may claim
 task_try.TaskTry.check_newest: one of a run before may claim
     run_started_at > self.run_started_at -> False
 row.Row.claim: a run that is made again continues
-    if is_own and self._is_of_deleted_run(memory, by): -> if False:
-row.Row._is_of_deleted_run: a run that was cleared begins anew
+    return memory if is_own and -> return None if is_own and
+row.Row.claim: a run that was cleared begins anew
     by.is_fresh and ->
 row.Row.claim: a run that is made again under a key begins anew
     if is_own and -> if
 row.Row.claim: a run that is made again leaves nothing behind
-    self.keep(memory, memory.tries[name][0]) -> pass
+    self.change(claimed, of_deleted_run) -> self.change(claimed)
 row.Memory.emptied: a new draft forgets who has filled the old one
     for who, entry in self.entries.items() if who -> for who, entry in ()
 row.Memory.files: the files of an open entry count
@@ -106,46 +106,52 @@ delivery.Delivery._check_returned: an incomplete transfer is returned
     if not memory.entries or memory.files() is None: -> if False:
 delivery.Delivery._check_returned: files are not compared after a clear
     memory.asked != self.attempt.asked -> False
-sending.look: 404 is gone, whatever the key
-    has_same_key = matches(memory.key_check, "key", settings.transfer_api_key) -> has_same_key = True
-sending.look: the account is not compared
+delivery.Delivery.look: 404 is gone, whatever the key
+    if matches(memory.key_check, settings.transfer_api_key) -> if True
+delivery.Delivery.look: the account is not compared
     memory.account != settings.account -> False
-sending.look: an id alone proves a transfer
-    and is_of(memory, transfer) ->
-delivery.Delivery._look: that it was sent is not stored
-    self.memory.phase is not Phase.SENDING -> False
+delivery.Delivery.look: an id alone proves a transfer
+    or not is_of(memory, transfer) ->
+delivery.Delivery.look: that it was sent is not stored
+    memory.phase is not Phase.SENDING -> False
+delivery.Delivery.look_here: what another key does not show is gone
+    is Seen.ELSEWHERE -> is None
 delivery.Delivery._create: the draft is not stored
     transfer_id=transfer.id -> transfer_id=""
+delivery.Delivery._delete: the removal is not stored first
+    self.row.save(phase=Phase.DISCARDING).transfer_id -> self.memory.transfer_id
+delivery.Delivery._delete: 409 proves a removal
+    is Discarded.SENT -> is None
 draft.Filling._open: one may fill while a send is under way
     memory.phase is Phase.SENDING -> False
 draft.Filling._open: the entry is opened late
-    claim=self._claim, is_open=True -> claim=self._claim
+    claim=self._entry.claim + 1, is_open=True -> claim=self._entry.claim + 1
 draft.Filling._open: two attempts share a claim
-    before.claim + 1 -> before.claim or 1
+    claim=self._entry.claim + 1 -> claim=1
 draft.Filling.fill: a doubtful name may be given up
-    (each := before[name]) is None or each.is_doubtful -> False and (each := before[name])
+    file is None or file.is_doubtful -> file is None
 draft.Filling.fill: a begun name may be given up
-    (each := before[name]) is None or each.is_doubtful -> (each := before[name]) is not None and each.is_doubtful
+    file is None or file.is_doubtful -> file is not None and file.is_doubtful
 draft.Filling.fill: names are not stored before they are uploaded
-    self._save(check_names=True) -> pass
-draft._is_same: a changed source is kept
+    self._save() -> pass
+draft.Filling._is_held: a changed source is kept
     (before.size, before.fingerprint) == (source.size, shorten(source)) -> True
-draft._is_same: a file is kept by its name
-    held[source.name].id != before.id -> False
+draft.Filling._is_held: a file is kept by its name
+    or now.id != before.id ->
 draft.Filling._save: two tasks may attach one name
-    if check_names and -> if False and
+    if both := sorted(others & files.keys()): -> if both := []:
 draft.Filling._require_own: the entry's claim is not compared
-    _entry(memory, self._who).claim != self._claim -> False
+    self._who and memory.entries -> False and memory.entries
 draft.Filling._require_own: the draft is not compared
-    require_draft(memory, self._id, self._phase) -> pass
+    require_draft(memory, self._id, *self._phases) -> pass
 draft.Filling._compare_sent: an open entry of a sent draft is complete
-    if self._was_open: -> if False:
-draft.Filling._compare_sent: a send in doubt is a sent draft
-    if transfer.is_draft: -> if False:
+    if self._entry.is_open: -> if False:
+draft.Filling.attach: a send in doubt is a sent draft
+    if not transfer.is_draft: -> if is_sending or not transfer.is_draft:
 draft.Filling._compare_sent: sent files are not compared
-    if differences := describe_differences(held, sources): -> if False:
+    find): -> find) and False:
 draft.Filling.fill: files that are not wanted stay
-    for name in sorted(leaving): -> for name in ():
+    self._client.remove_file(self._id, file.id, self._check_own) -> pass
 client.Client.attach_file: a 200 proves an upload
     response.status == 201 -> True
 uploads._upload: a doubtful 200 proves it where others may arrive
@@ -157,11 +163,11 @@ uploads._check_source: a source that changes is not noticed
 sending.Sending._send_once: after a doubt, others may fill again
     self._is_in_doubt |= error.in_doubt -> pass
 sending.Sending.__init__: an earlier attempt's doubt is forgotten
-    self._is_in_doubt = row.memory.phase is Phase.SENDING -> self._is_in_doubt = False
+    self._is_in_doubt = delivery.memory.phase is Phase.SENDING -> self._is_in_doubt = False
 sending.Sending._begin: the claim is not compared
     self._row.check_own(memory) -> pass
 sending.Sending._begin: the draft is not compared
-    require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING) -> pass
+    require_draft(memory, self._transfer_id, Phase.HANDED_ON, Phase.SENDING) -> pass
 sending.Sending._begin: the draft is read once
     self._draft = None -> pass
 sending.Sending._begin: the version is not compared
@@ -171,33 +177,23 @@ sending.Sending._begin: it is not stored that a send begins
 sending.Sending._begin: what is gone may be sent
     if not transfer.is_draft: -> if False:
 sending.Sending._without_skipped: an open entry is no reason to wait
-    waiting = { -> return replace(memory, entries={w: e for w, e in memory.entries.items() if not e.is_open}); {
+    for who in memory.entries.keys() - entries.keys(): -> for who in ():
 sending.Sending._without_skipped: a skipped task is left out with its files
-    and not entry.files ->
+    and not memory.entries[who].files ->
 sending.Sending._without_skipped: a skipped task is waited for
     state in LEFT_OUT -> False
 sending.Sending._require_meant: the files are not compared
     held != meant -> False
 sending.Sending._require_no_twin: twins are not looked for
-    if twin := self._row.find_twin(self._attempt.run_of_twins): -> if twin := "":
-sending._require_gone: what is gone was discarded
-    memory.phase is Phase.SENDING -> False
-sending._require_gone: what another key does not show is gone
-    seen is Seen.ELSEWHERE -> False
-sending.delete_draft: the removal is not stored first
-    row.save(phase=Phase.DISCARDING).transfer_id -> row.memory.transfer_id
-sending.delete_draft: 409 proves a removal
-    outcome is Discarded.SENT -> False
-keys._require_free: an owner at work is overtaken
+    if twin := row.rows.find_twin(row.key, row.memory.twin(), attempt.run_of_twins): -> if twin := "":
+keys._claim: an owner at work is overtaken
     attempt.is_at_work(memory.owner) -> False
 keys.begin_delivery: what the task has begun before is left
-    _settle(client, rows, attempt, own, **options) -> pass
+    _settle(client, Row(rows, before) if before else own, attempt) -> pass
 keys.begin_delivery: the new key is not stored
-    own.save(key=keyed.key if keyed else "") -> pass
-keys._require_own: any task's row is its own
-    memory.asked[0] != attempt.name -> False
-keys._require_own: another owner goes on with it
-    attempt.is_at_work(memory.owner) -> False
+    own.save(key=key) -> pass
+keys._settle: any task's row is its own
+    attempt.name not in (memory.owner, memory.asked[0]) -> False
 """
 
 
@@ -228,5 +224,4 @@ SURVIVORS: dict[str, str] = {
     "sending: what is gone may be sent": "the service answers 409, and send_once reads the same; saves a call",
     "sending: the draft is not compared": "the row of another draft does not show this transfer; it says why",
     "keys: an owner at work is overtaken": "keeps two runs from taking turns; the claim keeps the promises without it",
-    "keys: another owner goes on with it": "the same",
 }

@@ -39,7 +39,7 @@ def test_a_delivery_is_sent_once_complete_and_green_only_then(family: str) -> No
         ("row: the claim is not compared", "one task, cleared"),
         ("draft: one may fill while a send is under way", "kills"),
         ("sending: it is not stored that a send begins", "kills"),
-        ("sending: the account is not compared", "another key"),
+        ("delivery: the account is not compared", "another key"),
     ],
 )
 def test_a_rule_that_is_taken_away_breaks_a_promise(name: str, only: str) -> None:

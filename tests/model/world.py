@@ -7,7 +7,6 @@ raises :class:`Killed`. An effect is a request (before it arrives, and after it)
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,10 +27,10 @@ from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.new_transfer import NewTransfer, build_new_transfer
 from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.delivery import draft, keys, row, sending
+from outbound_transfer.delivery import draft, keys, row
 from outbound_transfer.delivery.attempt import FINISHED, Attempt
 from outbound_transfer.delivery.decision import Act, Phase
-from outbound_transfer.delivery.order import Order
+from outbound_transfer.delivery.delivery import Delivery, Order
 from outbound_transfer.files.sources import Source
 from outbound_transfer.operators.errors import fails_without_retry
 from outbound_transfer.store.errors import DeliveriesUnavailable
@@ -41,8 +40,6 @@ Action = Callable[[], object]
 
 RETRIES = 1
 HELD = {"a.csv": b"abc", "b.csv": b"de"}
-LOG = logging.getLogger("model")
-LOG.setLevel(logging.CRITICAL)
 
 
 class Killed(BaseException):
@@ -102,9 +99,9 @@ class ModelRows(InMemoryRows):
     def find_twin(self, key: str, twin: str, run_started: str) -> Any:
         return self.world.statement(lambda: super(ModelRows, self).find_twin(key, twin, run_started))
 
-    def put(self, key: str, version: int, row: Any) -> Any:
+    def put(self, key: str, version: int, row: Any, kept: Any = None) -> Any:
         def put() -> bool:
-            stored = super(ModelRows, self).put(key, version, row)
+            stored = super(ModelRows, self).put(key, version, row, kept)
             if stored:
                 self.world.hear(key, row)
             return stored
@@ -326,7 +323,7 @@ class World:
     def attach(self, attempt: Attempt, task: str) -> None:
         client, found, transfer_id = self.find_row()
         who = task.partition(":")[2]
-        filling = draft.Filling(client, found, transfer_id, attempt.name, LOG)
+        filling = draft.Filling(client, found, transfer_id, attempt.name)
         find, wanted = self.sources(who), {}
 
         def find_now(gone: list[Any] | None = None) -> list[Source]:
@@ -350,7 +347,7 @@ class World:
         else:
             phases = Phase.HANDED_ON, Phase.SENDING
             found.claim(attempt.by, lambda memory: row.require_draft(memory, transfer_id, *phases))
-        self.check_green(sending.Sending(client, found, attempt).send())
+        self.check_green(Delivery(client, found, attempt).send())
 
     def discard(self, attempt: Attempt, task: str) -> None:
         if not (transfer_id := self.xcom.get("id")):
@@ -358,7 +355,7 @@ class World:
         client, self.process.asked = self.client(), transfer_id
         if found := row.find_row(ModelRows(self), client.settings.account, transfer_id):
             found.claim(attempt.by, lambda memory: row.require_draft(memory, transfer_id, *Phase))
-            sending.discard(client, found)
+            Delivery(client, found, attempt).discard()
             stored = self.service.transfers.get((client.settings.account, transfer_id))
             if stored and stored.status == "draft":
                 self.violations.append(f"{transfer_id} was discarded, and is there")
@@ -366,7 +363,7 @@ class World:
             client.discard_transfer(transfer_id)
 
     def deliver(self, attempt: Attempt, task: str, key: str | None = None) -> None:
-        delivery = self.begin(attempt, key, on_draft=lambda delivery: self.xcom.update(id=delivery.memory.transfer_id))
+        delivery = self.begin(attempt, key)
         self.process.row = delivery.row
 
         def is_final(error: BaseException) -> bool:
@@ -374,7 +371,7 @@ class World:
 
         order = self.order(task)
         with delivery.closing(is_final, self.client):
-            transfer = delivery.deliver(order, 1)
+            transfer = delivery.deliver(order, 1, lambda: self.xcom.update(id=delivery.memory.transfer_id))
         self.check_green(transfer)
         if transfer.subject != order.new.subject:
             self.violations.append(f"green, but {transfer.subject!r} was sent, and not {order.new.subject!r}")
@@ -385,8 +382,8 @@ class World:
     def new(self) -> Any:
         return new_transfer(self.subject, tuple(self.recipients))
 
-    def begin(self, attempt: Attempt, key: str | None = None, **options: Any) -> Any:
-        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key, log=LOG, **options)
+    def begin(self, attempt: Attempt, key: str | None = None) -> Any:
+        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key)
 
     def find_row(self) -> tuple[Client, Any, str]:
         if "id" not in self.xcom:

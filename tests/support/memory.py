@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from outbound_transfer.delivery import place, shown
 from outbound_transfer.delivery.forget import forget as forget_transfer
 from outbound_transfer.store import deliveries
-from outbound_transfer.store.rows import Stored
+from outbound_transfer.store.rows import Kept, Stored
 from support.calls import process
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class InMemoryRows:
         version, row = self.table.rows.get(key, (0, None))
         return version, row.memory if row else ""
 
-    def put(self, key: str, version: int, row: Stored) -> bool:
+    def put(self, key: str, version: int, row: Stored, kept: Kept | None = None) -> bool:
         self.on_access()
         if process.is_dead:
             return True
@@ -68,15 +68,14 @@ class InMemoryRows:
             if self.table.rows.get(key, (0, None))[0] != version:
                 return False
             self.table.rows[key] = version + 1, row
+            if kept:
+                self.table.rows[kept.key] = 1, kept.row
         return True
 
     def find(self, transfer_id: str) -> list[tuple[str, str]]:
         self.on_access()
         rows = list(self.table.rows.items())[::-1]
         return [(key, row.account) for key, (_, row) in rows if row.transfer_id == transfer_id]
-
-    def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:  # nobody looks at it
-        self.put(other, 0, row)
 
     def show(self, account: str, conn_id: str, transfers: Any) -> None:
         """Show nothing: no page reads this table."""
@@ -92,27 +91,6 @@ class InMemoryRows:
         others = (row for other, (_, row) in self.table.rows.items() if other != key)
         twins = (row for row in others if (row.twin, row.phase) == (twin, "sending"))
         return next((row.transfer_id for row in twins if run_started in ("", row.run_started)), "")
-
-
-@dataclass
-class StateStore:
-    """Airflow's task state store, which keeps the deadlines of waits: JSON in, JSON out."""
-
-    values: dict[str, str] = field(default_factory=dict)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return json.loads(self.values[key]) if key in self.values else default
-
-    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        assert value is not None, "Airflow refuses it"
-        if not process.is_dead:
-            self.values[key] = json.dumps(value)
-
-
-def state_store_of(ti: FakeTaskInstance) -> StateStore:
-    """Return the state store of a task instance."""
-    stores = vars(getattr(ti.time, "sandbox", ti.time)).setdefault("state_stores", {})
-    return StateStore(stores.setdefault((ti.dag_id, ti.run_id, ti.task_id, ti.map_index), {}))
 
 
 def table_of(time: Any) -> Table:
@@ -166,8 +144,7 @@ def remembering(rows: InMemoryRows | None) -> Iterator[None]:
 
 def begin_anew(sandbox: Sandbox) -> None:
     """Let no task instance remember anything, as in an Airflow of its own."""
-    for name in ("deliveries", "state_stores"):
-        vars(sandbox).pop(name, None)
+    vars(sandbox).pop("deliveries", None)
 
 
 def at_access(ti: FakeTaskInstance, number: int, act: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from outbound_transfer.exceptions import RateLimited
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
 from support.calls import ProcessCrashed, process
-from support.memory import InMemoryRows, is_configured, memory_of, remembering, run_start, state_store_of
+from support.memory import InMemoryRows, is_configured, memory_of, remembering, run_start
 
 
 class SimulatedClock:
@@ -220,8 +220,7 @@ class FakeTaskInstance:
         began = self.start_date
         dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
         dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
-        store = {"task_state_store": state_store_of(self)} if self.has_own_memory else {}
-        return {"ti": self, **store, "dag_run": dag_run, "dag": dag}
+        return {"ti": self, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:
         operator = self.make()

@@ -1,4 +1,4 @@
-"""A connection that a thread beside the task's own can read."""
+"""Make a connection readable from a thread beside the task's own."""
 
 from __future__ import annotations
 

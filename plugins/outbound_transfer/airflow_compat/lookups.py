@@ -1,7 +1,7 @@
-"""What a trigger asks Airflow for, from the triggerer's event loop: one function at a time, and never half of one.
+"""Let a trigger call Airflow from the triggerer's event loop: one call at a time, each to its end.
 
-Before Airflow 3.2.2, two questions at once, or one whose answer is not waited for, end the whole triggerer with
-``Response read out of order!``.
+Before Airflow 3.2.2, two calls at once, or one that is cancelled, end the whole triggerer with ``Response read out of
+order!``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Airflow says of a task's run, for a worker; and what its database says, for a command."""
+"""Read the state of a run: in a worker through its task instance, in a command from Airflow's database."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _try_deliveries(found: Deliveries) -> Finding:
     try:
         row.claim(TaskTry("", "", "", -1, 1, "", is_fresh=True))
         row.save(phase=Phase.SENDING)
-        row.find_twin("")
+        found.find_twin(row.key, row.memory.twin(), "")
     finally:
         found.delete(row.key)
     newest = found.newest()

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
@@ -100,28 +101,33 @@ def open_client(settings: Settings) -> httpx.Client:
 
     :raises InvalidSettings: a variable of the environment is unusable.
     """
+    url = urlsplit(settings.base_url)
+    try:
+        # To load the certificates takes longer than a call, so not for http.
+        verify = httpx.create_ssl_context() if settings.verify and url.scheme != "http" else False
+    except OSError as error:
+        variable = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "SSL_CERT_FILE")
+        raise InvalidSettings(
+            f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
+        ) from None
+    proxies = {} if proxy_bypass(url.netloc) else getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
     try:
         return httpx.Client(
             base_url=settings.base_url,
             timeout=settings.timeout,
-            # To load the certificates takes longer than a call.
-            verify=settings.verify and httpx.URL(settings.base_url).scheme != "http",
+            verify=verify,
             headers=_HEADERS,
             # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            proxy=proxy if proxy is None or "://" in proxy else f"http://{proxy}",
+            # httpx refuses a NO_PROXY with ranges of IPv6, and proxies of other schemes that it has no package for.
+            trust_env=False,
         )
-    except OSError as error:
-        variable = (
-            "SSL_CERT_DIR" if "SSL_CERT_DIR" in os.environ and "SSL_CERT_FILE" not in os.environ else "SSL_CERT_FILE"
-        )
+    except (ValueError, ImportError, httpx.InvalidURL):
         raise InvalidSettings(
-            f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
-        ) from None
-    except (ValueError, httpx.InvalidURL):
-        raise InvalidSettings(
-            "a proxy variable of the environment is unusable: HTTPS_PROXY, HTTP_PROXY and ALL_PROXY take an address "
-            "such as http://proxy.example.com:3128, NO_PROXY takes hosts and addresses, those of IPv6 without brackets "
-            "and ranges"
+            "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is no address of a proxy, such "
+            "as http://proxy.example.com:3128"
         ) from None
 
 

@@ -46,11 +46,6 @@ class Attempt:
         return self.name, self.by.run_started_at, self.max_tries
 
     @property
-    def run(self) -> list[str]:
-        """What identifies the run."""
-        return [self.by.dag_id, self.by.run_id]
-
-    @property
     def has_retries(self) -> bool:
         """Whether Airflow retries the task if this attempt fails with an error that may pass."""
         return self.by.try_number <= self.max_tries

@@ -7,34 +7,31 @@ comes next knows which uploads may still arrive.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, DraftInUse, FileConflict, WrongTransfer
-from outbound_transfer.delivery.check import is_of, require_file_list
+from outbound_transfer.delivery.check import FindSources, changed_files, is_of, require_file_list
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.row import AGAIN, Entry, Memory, Row, require_draft, with_entry
-from outbound_transfer.files.attached import Held, describe_differences, shorten
+from outbound_transfer.delivery.row import AGAIN, Entry, Memory, Row, require_draft
+from outbound_transfer.files.attached import Held, shorten
 from outbound_transfer.files.uploads import FinishedUpload, Taken, attach_sources
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import Logger
-
     from outbound_transfer.client.client import Client
-    from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.client.models import File, Transfer
     from outbound_transfer.files.sources import Source
 
 #: Seconds between two times at which the files attached so far are stored.
 _SAVE_INTERVAL: Final = 1.0
 
-#: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
-FindSources = Callable[..., Sequence["Source"]]
+log: Any = logging.getLogger(__name__)
 
 
 class Filling:
@@ -42,21 +39,15 @@ class Filling:
 
     :param who: the task instance; "" if it makes the draft, too.
     :param check: called before each call that changes the draft; raises an error if this attempt must not.
+    :ivar files: by name; None if an upload of it has begun.
     """
 
     def __init__(
-        self,
-        client: Client,
-        row: Row,
-        transfer_id: str,
-        who: str,
-        log: Logger,
-        check: Callable[[], object] = lambda: None,
+        self, client: Client, row: Row, transfer_id: str, who: str = "", check: Callable[[], object] = lambda: None
     ) -> None:
-        self._client, self._row, self._id, self._who = client, row, transfer_id, who
-        self._log, self._check = log, check
-        self._phase = Phase.HANDED_ON if who else Phase.DRAFT
-        self._claim, self._saved_at, self._was_open, self._checking = 0, 0.0, True, Lock()
+        self._client, self._row, self._id, self._who, self._check = client, row, transfer_id, who, check
+        self._phases = (Phase.HANDED_ON,) if who else (Phase.DRAFT, Phase.HANDED_ON)
+        self._entry, self._saved_at, self._checking = Entry(), 0.0, Lock()
         self.files: dict[str, Held | None] = {}
 
     def attach(self, find: FindSources, max_parallel: int) -> list[File]:
@@ -68,14 +59,17 @@ class Filling:
         :raises FileConflict: it holds a file of such a name that this task did not attach.
         :raises SourceChanged: a file changed while it was read; its record is removed.
         """
-        self.files = dict(_entry(self._row.change(self._open), self._who).files)
+        is_sending = self._row.change(self._open).phase is Phase.SENDING
+        self.files = dict(self._entry.files)
         transfer = self._read()
-        if not self._claim or not transfer.is_draft:
-            return self._compare_sent(transfer, find)
+        if not transfer.is_draft:
+            return self._compare_sent(transfer, find, is_reopened=not is_sending)
+        if is_sending:
+            raise DraftInUse(f"A send of draft {self._id} is under way, or in doubt: its files are not changed")
         sources = find()
-        held = {file.name: file for file in transfer.files or ()}
-        self.fill(sources, held, max_parallel)
-        return self.records([source.name for source in sources])
+        self.fill(sources, {file.name: file for file in transfer.files or ()}, max_parallel)
+        self.files = {source.name: self.files[source.name] for source in sources}
+        return self.records()
 
     def fill(self, sources: Sequence[Source], held: Mapping[str, File], max_parallel: int) -> None:
         """Attach sources, and remove what is not among them.
@@ -83,8 +77,8 @@ class Filling:
         :param held: what the draft holds, by name.
         """
         wanted, before = {source.name: source for source in sources}, self.files
-        leaving = before.keys() - wanted.keys()
-        if lost := sorted(name for name in leaving if (each := before[name]) is None or each.is_doubtful):
+        leaving = {name: file for name, file in before.items() if name not in wanted}
+        if lost := sorted(name for name, file in leaving.items() if file is None or file.is_doubtful):
             raise DraftChanged(
                 f"An upload of {lost} may still arrive in draft {self._id}, without being wanted. {AGAIN}"
             )
@@ -92,52 +86,49 @@ class Filling:
             raise FileConflict(
                 f"The draft holds {foreign}, which this task did not attach. Remove it, or deliver in another draft."
             )
-        keeps = {name for name, each in before.items() if name in wanted and _is_same(each, wanted[name], held)}
+        keeps = {name: before[name] for name in before if name in wanted and self._is_held(wanted[name], held)}
         # Before the first call that changes the draft: whoever comes next trusts none of these names.
-        self.files = {
-            name: _planned(before.get(name), is_kept=name in keeps, is_leaving=name in leaving)
-            for name in before | wanted
-        }
-        self._save(check_names=True)
-        for name in sorted(leaving):
-            file = self.files.pop(name)
+        begun = dict.fromkeys(name for name in wanted if name not in keeps)
+        self.files = begun | keeps | {name: file and replace(file, fingerprint="") for name, file in leaving.items()}
+        self._save()
+        for name, file in leaving.items():
             assert file is not None, "otherwise it is lost"
             self._client.remove_file(self._id, file.id, self._check_own)
-            self._log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
-            self._save()
-        taken = {
-            name: Taken(held[name].id if name in held else "", is_doubtful=each is None or each.is_doubtful)
-            for name, each in before.items()
-            if name in wanted and name not in keeps
-        }
+            log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
+        self.files = begun | keeps
         attach_sources(
             self._client,
             self._id,
-            [source for source in sources if source.name not in keeps],
+            [wanted[name] for name in begun],
             max_parallel=max_parallel,
             on_attached=self._on_attached,
-            log=self._log,
-            taken=taken,
+            log=log,
+            taken={name: _taken(before[name], held.get(name)) for name in begun if name in before},
             check_still_current=self._check_own,
         )
         self._save(is_open=False)
 
-    def records(self, names: Sequence[str]) -> list[File]:
-        """Return the service's records of the task's files, in the order of their names here."""
+    def records(self) -> list[File]:
+        """Return the service's records of the task's files."""
         from outbound_transfer.client.models import File
 
-        return [File(held.id, name, held.size) for name in names if (held := self.files[name])]
+        return [File(held.id, name, held.size) for name, held in self.files.items() if held]
+
+    def _is_held(self, source: Source, held: Mapping[str, File]) -> bool:
+        """Return whether the draft holds a file as an earlier attempt attached it, and the source is the same."""
+        before, now = self.files[source.name], held.get(source.name)
+        if before is None or now is None or now.id != before.id:
+            return False
+        return (before.size, before.fingerprint) == (source.size, shorten(source))
 
     def _open(self, memory: Memory) -> Memory:
-        require_draft(memory, self._id, self._phase, Phase.SENDING)
+        require_draft(memory, self._id, *self._phases, Phase.SENDING)
         if "" in memory.entries:
             raise FileConflict(f"Draft {self._id} is of a task that fills and sends it alone. Nothing is attached.")
-        before = _entry(memory, self._who)
-        self._claim, self._was_open = 0, before.is_open  # again, if the row has changed meanwhile
+        self._entry = memory.entries.get(self._who, Entry())  # as it was
         if memory.phase is Phase.SENDING:  # nobody changes its files any more
             return memory
-        self._claim = before.claim + 1
-        return with_entry(memory, self._who, replace(before, claim=self._claim, is_open=True))
+        return self._with(memory, replace(self._entry, claim=self._entry.claim + 1, is_open=True))
 
     def _read(self) -> Transfer:
         transfer = self._client.get_transfer(self._id)
@@ -149,33 +140,25 @@ class Filling:
         require_file_list(transfer)
         return transfer
 
-    def _compare_sent(self, transfer: Transfer, find: FindSources) -> list[File]:
+    def _compare_sent(self, transfer: Transfer, find: FindSources, *, is_reopened: bool) -> list[File]:
         """Return the records of what was sent, after a comparison with the files of now."""
-        if transfer.is_draft:
-            raise DraftInUse(f"A send of draft {self._id} is under way, or in doubt: its files are not changed")
         if self._row.memory.is_erased:
-            self._log.warning("What transfer %s was sent with was erased, and is not compared", self._id)
+            log.warning("What transfer %s was sent with was erased, and is not compared", self._id)
             return list(transfer.files or ())
-        if self._was_open:
+        if self._entry.is_open:
             raise AlreadyDelivered(
                 f"Transfer {self._id} was sent without this task's files, or with some of them. Nothing is attached. "
                 "To deliver them, trigger a new DAG run."
             )
-        gone: list[OutboundTransferError] = []
-        sources = find(gone)
-        names = {source.name for source in sources}
-        held = {name: each for name, each in self.files.items() if each and (not gone or name in names)}
-        if differences := describe_differences(held, sources):
+        if differences := changed_files({name: each for name, each in self.files.items() if each}, find):
             raise AlreadyDelivered(
-                f"This run has already delivered transfer {transfer.id}, with other files: "
-                f"{'; '.join(differences[:5])}. Nothing is attached. To deliver these, trigger a new DAG run."
+                f"This run has already delivered transfer {transfer.id}, with other files: {differences}. Nothing is "
+                "attached. To deliver these, trigger a new DAG run."
             )
-        if gone:
-            self._log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])
-        self._log.info("Transfer %s was sent with these files; nothing is attached again", transfer.id)
-        if self._claim:  # somebody else has sent it
+        log.info("Transfer %s was sent with these files; nothing is attached again", transfer.id)
+        if is_reopened:  # by this attempt; somebody else has sent it
             self._save(is_open=False)
-        return self.records(list(self.files))
+        return self.records()
 
     def _on_attached(self, upload: FinishedUpload) -> None:
         self.files[upload.source.name] = Held.of(upload)
@@ -190,36 +173,27 @@ class Filling:
     def _require_own(self, memory: Memory) -> None:
         if not self._who:
             self._row.check_own(memory)
-        require_draft(memory, self._id, self._phase)
-        if self._who and _entry(memory, self._who).claim != self._claim:
+        require_draft(memory, self._id, *self._phases)
+        if self._who and memory.entries.get(self._who, Entry()).claim != self._entry.claim + 1:
             raise StaleTry("Another attempt of this task has begun: this one stops, and attaches nothing")
 
-    def _save(self, *, is_open: bool = True, check_names: bool = False) -> None:
+    def _save(self, *, is_open: bool = True) -> None:
         files = dict(self.files)
 
         def saved(memory: Memory) -> Memory:
             self._require_own(memory)
             others = {name for who, entry in memory.entries.items() if who != self._who for name in entry.files}
-            if check_names and (both := sorted(others & files.keys())):
+            if both := sorted(others & files.keys()):
                 raise FileConflict(f"Another task attaches {both} to draft {self._id}, too. Nothing is sent.")
-            return with_entry(memory, self._who, Entry(self._claim, is_open, files))
+            changed = self._with(memory, Entry(self._entry.claim + 1, is_open, files))
+            return changed if is_open else replace(changed, phase=Phase.HANDED_ON)
 
         self._row.change(saved)
         self._saved_at = time.monotonic()
 
-
-def _entry(memory: Memory, who: str) -> Entry:
-    return memory.entries.get(who, Entry())
-
-
-def _is_same(before: Held | None, source: Source, held: Mapping[str, File]) -> bool:
-    """Return whether the draft holds a file as an earlier attempt attached it, and the source has not changed since."""
-    if before is None or source.name not in held or held[source.name].id != before.id:
-        return False
-    return (before.size, before.fingerprint) == (source.size, shorten(source))
+    def _with(self, memory: Memory, entry: Entry) -> Memory:
+        return replace(memory, entries={**memory.entries, self._who: entry})
 
 
-def _planned(before: Held | None, *, is_kept: bool, is_leaving: bool) -> Held | None:
-    if is_leaving and before:
-        return replace(before, fingerprint="")
-    return before if is_kept else None
+def _taken(before: Held | None, now: File | None) -> Taken:
+    return Taken(now.id if now else "", is_doubtful=before is None or before.is_doubtful)

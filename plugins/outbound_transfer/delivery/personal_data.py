@@ -33,16 +33,7 @@ class DeliveriesPersonalData(PersonalData):
         self.unfinished: list[str] = []
 
     def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
-        if not self._deliveries.is_made():
-            return {}
-        table = self._deliveries.table
-        personal = [column.name for column in table.columns if column.info.get("personal")]
-        with self._deliveries.database.begin() as tx:
-            rows = [
-                dict(row)
-                for row in tx.execute(sa.select(table).execution_options(yield_per=100)).mappings()
-                if any(search.matches(row[name]) for name in personal)
-            ]
+        rows = self._find(search) if self._deliveries.is_made() else []
         return {TABLE: rows} if rows else {}
 
     def erase(self, search: AddressSearch) -> dict[str, int]:
@@ -50,23 +41,26 @@ class DeliveriesPersonalData(PersonalData):
         self.unfinished = [row["transfer_id"] for row in rows if not self._erase(row, search)]
         return {TABLE: count} if (count := len(rows) - len(self.unfinished)) else {}
 
+    def _find(self, search: AddressSearch) -> list[dict[str, Any]]:
+        table = self._deliveries.table
+        personal = [column.name for column in table.columns if column.info.get("personal")]
+        with self._deliveries.database.begin() as tx:
+            rows = tx.execute(sa.select(table).execution_options(yield_per=100)).mappings()
+            return [dict(row) for row in rows if any(search.matches(row[name]) for name in personal)]
+
     def _erase(self, row: Mapping[str, Any], search: AddressSearch) -> bool:
         """Erase an address from a row that can no longer be sent; return False if it can, or has changed."""
         is_sent = row["phase"] == Phase.SENDING and row["status"] not in ("", DRAFT)
         if not is_sent and row["phase"] != Phase.EMPTY:
             return False
         memory = msgspec.json.decode(row["memory"], type=Memory).erased()  # its digests tell a known address
-        values = {name: ERASED for name in ("subject", "error") if search.matches(row[name])}
+        changes = {
+            "version": row["version"] + 1,
+            "memory": msgspec.json.encode(memory).decode(),
+            "recipients": json.dumps(erase_list(search, json.loads(row["recipients"])), ensure_ascii=False),
+            **{name: ERASED for name in ("subject", "error") if search.matches(row[name])},
+        }
         table = self._deliveries.table
-        update = (
-            sa.update(table)
-            .where(table.c.delivery == row["delivery"], table.c.version == row["version"])
-            .values(
-                version=row["version"] + 1,
-                memory=msgspec.json.encode(memory).decode(),
-                recipients=json.dumps(erase_list(search, json.loads(row["recipients"])), ensure_ascii=False),
-                **values,
-            )
-        )
+        is_row = (table.c.delivery == row["delivery"]) & (table.c.version == row["version"])
         with self._deliveries.database.begin() as tx:
-            return tx.execute(update).rowcount == 1
+            return tx.execute(sa.update(table).where(is_row).values(changes)).rowcount == 1

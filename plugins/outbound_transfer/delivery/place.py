@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outbound_transfer.store.errors import NoDeliveriesTable
 from outbound_transfer.warehouse.config import deliveries_conn_id, table_naming
@@ -12,7 +12,6 @@ from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_fi
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries
     from outbound_transfer.store.engine import HookLike
-    from outbound_transfer.store.rows import Rows
 
 
 class DeliveriesPlace(NamedTuple):
@@ -28,7 +27,7 @@ class DeliveriesPlace(NamedTuple):
     def __str__(self) -> str:
         return f"the file '{self.file}'" if self.file else f"connection '{self.conn_id}'"
 
-    def open(self, **limits: float) -> Deliveries:
+    def open(self, **limits: Any) -> Deliveries:
         """Return the table, without connecting.
 
         :param limits: see :class:`.Deliveries`.
@@ -40,22 +39,18 @@ class DeliveriesPlace(NamedTuple):
         from outbound_transfer.store.deliveries import Deliveries
         from outbound_transfer.warehouse.connection import find_connection, sql_hook
 
-        hook: HookLike = (
-            SqliteFileHook(self.file)
-            if self.file
-            else sql_hook(with_parsed_extra(find_connection(self.conn_id)))  # any thread may use it
-        )
         names = table_naming()
-        schema = None if self.file else names["schema"]
-        return Deliveries(hook, prefix=names["prefix"], schema=schema, name=str(self), **limits)
+        if self.file:
+            return Deliveries(SqliteFileHook(self.file), prefix=names["prefix"], name=str(self), **limits)
+        hook: HookLike = sql_hook(with_parsed_extra(find_connection(self.conn_id)))  # any thread may use it
+        return Deliveries(hook, prefix=names["prefix"], schema=names["schema"], name=str(self), **limits)
 
 
 def find_deliveries() -> DeliveriesPlace | None:
     """Return where the table of deliveries is: the connection, or the local file; None if there is neither."""
-    if conn_id := deliveries_conn_id():
-        return DeliveriesPlace(conn_id)
-    file = find_local_file()
-    return DeliveriesPlace(file=file) if file else None
+    conn_id = deliveries_conn_id()
+    file = None if conn_id else find_local_file()
+    return DeliveriesPlace(conn_id, file) if conn_id or file else None
 
 
 def require_deliveries() -> DeliveriesPlace:
@@ -72,12 +67,12 @@ def require_deliveries() -> DeliveriesPlace:
     )
 
 
-def open_rows() -> Rows:
+def open_rows() -> Deliveries:
     """Return the table of deliveries of this Airflow, without connecting; see :func:`require_deliveries`."""
     return require_deliveries().open()
 
 
-def find_rows() -> Rows | None:
+def find_rows() -> Deliveries | None:
     """Return the table of deliveries of this Airflow, without connecting; None if there is none, or no file yet."""
     place = find_deliveries()
     return place.open() if place and (place.conn_id or (place.file and place.file.exists())) else None

@@ -7,10 +7,9 @@ of the draft, so none begins a send.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -18,13 +17,21 @@ from msgspec.structs import replace
 from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
 from outbound_transfer.client.errors import DraftChanged, OutboundTransferError, WrongTransfer
 from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.digests import hash_of
 from outbound_transfer.files.attached import Held
-from outbound_transfer.store.rows import Rows, Stored
+from outbound_transfer.store.rows import Kept, Stored
+
+if TYPE_CHECKING:
+    from outbound_transfer.store.deliveries import Deliveries
 
 #: Task instances whose newest attempt a row keeps. Tasks of any run may claim the row of a delivery key.
 _MAX_CLAIMANTS: Final = 20
 
 AGAIN: Final = "Nothing is sent. Clear the task that creates the draft, and all tasks after it."
+
+
+#: Returns what to keep of a memory that is to be changed.
+Keep: TypeAlias = Callable[["Memory"], "Memory | None"]
 
 
 class UnreadableDelivery(OutboundTransferError):
@@ -54,7 +61,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar owner: the task instance that has claimed it last.
     :ivar tries: the start of the run and the try number of the newest attempt, by task instance.
     :ivar key_check: digest of the API key that made the draft.
-    :ivar salt: of the digests in ``input`` and ``identity``.
+    :ivar salt: of the digests in ``input``.
     :ivar input: a digest of each argument that the draft was made from, without phones, answer and files.
     :ivar identity: digest of the subject and the addresses that the service shows.
     :ivar item: digest of the same, the same in all tasks of a run.
@@ -89,15 +96,8 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     def emptied(self) -> Memory:
         """Return it without its draft. Whoever has filled that must do so again: their entries stay, open and empty."""
         entries = {who: Entry(entry.claim) for who, entry in self.entries.items() if who}
-        return Memory(
-            self.claim,
-            self.owner,
-            self.tries,
-            is_rehearsal=self.is_rehearsal,
-            key=self.key,
-            entries=entries,
-            notes=self.notes,
-        )
+        kept = Memory(self.claim, self.owner, self.tries, key=self.key, entries=entries, notes=self.notes)
+        return replace(kept, is_rehearsal=self.is_rehearsal)
 
     def erased(self) -> Memory:
         """Return it without digests and files, after which a sent transfer can no longer be compared.
@@ -133,28 +133,25 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
 class Row:
     """The row of one delivery, as one attempt reads and writes it.
 
-    :ivar key: identifies the delivery: its task instance, or its delivery key.
+    :param key: identifies the delivery: its task instance, or its delivery key.
+    :param delivery_key: "" if the task instance identifies it.
     :ivar memory: as it was last read or written here.
+    :ivar claim_number: the claim of this attempt, for a process that continues it after a deferral; 0 if it has none.
     """
 
-    def __init__(self, rows: Rows, key: str, *, is_keyed: bool = False) -> None:
-        self.rows, self.key, self.is_keyed, self._claim = rows, key, is_keyed, 0
-        self.memory = Memory()
+    def __init__(self, rows: Deliveries, key: str, delivery_key: str = "") -> None:
+        self.rows, self.key, self.delivery_key = rows, key, delivery_key
+        self.memory, self.claim_number = Memory(), 0
 
     @classmethod
-    def of_task(cls, rows: Rows, task: tuple[str, str, str, int]) -> Row:
+    def of_task(cls, rows: Deliveries, task: tuple[str, str, str, int]) -> Row:
         """Return the row of a task instance."""
         return cls(rows, hash_of("task", *task))
 
     @classmethod
-    def of_delivery_key(cls, rows: Rows, account: str, delivery_key: str) -> Row:
+    def of_delivery_key(cls, rows: Deliveries, account: str, delivery_key: str) -> Row:
         """Return the row of a delivery key."""
-        return cls(rows, hash_of("delivery_key", account, delivery_key), is_keyed=True)
-
-    @property
-    def claim_number(self) -> int:
-        """The claim of this attempt, for a process that continues it after a deferral; 0 if it has none."""
-        return self._claim
+        return cls(rows, hash_of("delivery_key", account, delivery_key), delivery_key)
 
     def read(self) -> tuple[int, Memory]:
         """Return the version and the memory; 0 and an empty one if there is no row.
@@ -168,46 +165,44 @@ class Row:
             raise UnreadableDelivery(f"The row of this delivery cannot be read: {error}") from None
         return version, self.memory
 
-    def put(self, version: int, memory: Memory) -> bool:
-        """Store the memory if the row still has this version; return whether it was stored."""
-        if not self.rows.put(self.key, version, self._stored(memory, memory.twin())):
-            return False
-        self.memory = memory
-        return True
+    def put(self, version: int, memory: Memory, kept: Memory | None = None, error: str = "") -> bool:
+        """Store the memory if the row still has this version; return whether it was stored.
 
-    def keep(self, memory: Memory, why: str, error: str = "") -> None:
-        """Keep a memory under another key, for the page, before the row is used for another draft."""
-        self.rows.keep(self.key, hash_of(self.key, why), self._stored(memory, ""), error)
+        :param kept: to keep beside it for the page, with this error, before the row is used for another draft.
+        """
+        copy = Kept(hash_of(self.key, kept.transfer_id), self._stored(kept, ""), error) if kept else None
+        is_stored = self.rows.put(self.key, version, self._stored(memory, memory.twin()), copy)
+        self.memory = memory if is_stored else self.memory
+        return is_stored
 
     def _stored(self, memory: Memory, twin: str) -> Stored:
         started, try_number = memory.tries.get(memory.owner, ("", 0))
         # The page shows the row of the delivery key instead, and no row that has notes alone.
         task = ("", "", "", -1) if memory.key or not memory.owner else task_of(memory.owner)
-        dag_id, run_id, task_id, map_index = task
         return Stored(
-            is_keyed=self.is_keyed,
-            account=memory.account,
-            transfer_id=memory.transfer_id,
-            phase=memory.phase.value,
-            twin=twin,
-            run_started=started,
-            memory=msgspec.json.encode(memory).decode(),
-            dag_id=dag_id,
-            run_id=run_id,
-            task_id=task_id,
-            map_index=map_index,
-            try_number=try_number,
-            is_rehearsal=memory.is_rehearsal,
+            bool(self.delivery_key),
+            memory.account,
+            memory.transfer_id,
+            memory.phase.value,
+            twin,
+            started,
+            msgspec.json.encode(memory).decode(),
+            *task,
+            try_number,
+            memory.is_rehearsal,
         )
 
-    def change(self, change: Callable[[Memory], Memory]) -> Memory:
-        """Read, change and store the memory, again if somebody else has changed it meanwhile; return it."""
+    def change(self, change: Callable[[Memory], Memory], keep: Keep = lambda _: None, error: str = "") -> Memory:
+        """Read, change and store the memory, again if somebody else has changed it meanwhile; return it.
+
+        :param keep: returns what to keep of the memory; see :meth:`put`.
+        """
         while True:
             version, memory = self.read()
-            if self.put(version, changed := change(memory)):
+            if self.put(version, changed := change(memory), keep(memory), error):
                 return changed
 
-    def claim(self, by: TaskTry, check: Callable[[Memory], object] | None = None, *, is_own: bool = False) -> Memory:
+    def claim(self, by: TaskTry, check: Callable[[Memory], object] = lambda _: None, *, is_own: bool = False) -> Memory:
         """Begin an attempt. From now on, no earlier one can store anything of the draft.
 
         :param check: raises an error if the row must not be claimed.
@@ -216,44 +211,36 @@ class Row:
         """
         name = task_name(by.task)
 
+        def of_deleted_run(memory: Memory) -> Memory | None:
+            started = memory.tries.get(name, ("", 0))[0]
+            return memory if is_own and by.is_fresh and "" < started < by.run_started_at else None
+
         def claimed(memory: Memory) -> Memory:
-            if check:
-                check(memory)
-            if is_own and self._is_of_deleted_run(memory, by):
-                self.keep(memory, memory.tries[name][0])  # its draft may have been sent
+            check(memory)
+            if of_deleted_run(memory):
                 memory = Memory(memory.claim)
-            if name in memory.tries:
-                by.check_newest(*memory.tries[name])
+            by.check_newest(*memory.tries.get(name, ("", 0)))
             others = [each for each in memory.tries.items() if each[0] != name][1 - _MAX_CLAIMANTS :]
             tries = dict([*others, (name, (by.run_started_at, by.try_number))])
             return replace(memory, claim=memory.claim + 1, owner=name, tries=tries)
 
-        self._claim = self.change(claimed).claim
+        self.claim_number = self.change(claimed, of_deleted_run).claim  # its draft may have been sent
         return self.memory
 
-    @staticmethod
-    def _is_of_deleted_run(memory: Memory, by: TaskTry) -> bool:
-        """Return whether a first attempt, in a run that was never cleared, finds the row of another run of its id."""
-        started = memory.tries.get(task_name(by.task), ("", 0))[0]
-        return by.is_fresh and bool(started) and started < by.run_started_at
-
-    def resume(self, claim: int) -> Memory:
+    def resume(self, claim: int) -> None:
         """Continue the attempt that has made this claim.
 
         :raises StaleTry: another attempt has begun.
         """
-        self._claim = claim
+        self.claim_number = claim
         self.check_own(self.read()[1])
-        return self.memory
 
-    def check_own(self, memory: Memory | None = None) -> None:
+    def check_own(self, memory: Memory) -> None:
         """Check that no other attempt has claimed the row.
 
-        :param memory: as read from the row; it is read now if it is None.
         :raises StaleTry: one has.
         """
-        memory = self.read()[1] if memory is None else memory
-        if memory.claim != self._claim:
+        if memory.claim != self.claim_number:
             raise StaleTry(
                 "Another attempt of this delivery has begun, or its row was deleted: this one stops, and sends nothing"
             )
@@ -270,12 +257,8 @@ class Row:
 
         return self.change(saved)
 
-    def find_twin(self, run_started: str) -> str:
-        """Return the transfer that another task or index of the run sends, or has sent, of the same item; or ""."""
-        return self.rows.find_twin(self.key, self.memory.twin(), run_started)
 
-
-def find_row(rows: Rows, account: str, transfer_id: str) -> Row | None:
+def find_row(rows: Deliveries, account: str, transfer_id: str) -> Row | None:
     """Return the row of a transfer; None if there is none in any account.
 
     :raises WrongTransfer: it was made in another account: here the id may belong to another transfer.
@@ -290,7 +273,7 @@ def find_row(rows: Rows, account: str, transfer_id: str) -> Row | None:
     return Row(rows, keys[0]) if keys else None
 
 
-def require_row(rows: Rows, account: str, transfer_id: str) -> Row:
+def require_row(rows: Deliveries, account: str, transfer_id: str) -> Row:
     """Return the row of a draft.
 
     :raises WrongTransfer: no row knows the draft, or it was made in another account.
@@ -303,7 +286,7 @@ def require_row(rows: Rows, account: str, transfer_id: str) -> Row:
     )
 
 
-def read_memory(rows: Rows, task: tuple[str, str, str, int]) -> Memory:
+def read_memory(rows: Deliveries, task: tuple[str, str, str, int]) -> Memory:
     """Return what the delivery of a task instance remembers, under its delivery key if it has one."""
     memory = Row.of_task(rows, task).read()[1]
     return Row(rows, memory.key).read()[1] if memory.key else memory
@@ -334,18 +317,3 @@ def describe(name: str) -> str:
     dag_id, run_id, task_id, map_index = task_of(name)
     index = f" (index {map_index})" if map_index >= 0 else ""
     return f"task {task_id}{index} of run {run_id} of {dag_id}"
-
-
-def hash_of(*parts: Any) -> str:
-    """Return the SHA-256 of plain data, in hexadecimal."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def with_entry(memory: Memory, who: str, entry: Entry) -> Memory:
-    """Return the memory with an entry changed."""
-    return replace(memory, entries={**memory.entries, who: entry})
-
-
-def digest_of_each(values: Mapping[str, Any], salt: str) -> dict[str, str]:
-    """Return a short salted digest of each value."""
-    return {name: hash_of(salt, value)[:16] for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Send a draft, or delete it, if it is what its row says."""
+"""Send a draft, if it is what its row says."""
 
 from __future__ import annotations
 
@@ -8,25 +8,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from outbound_transfer.client.errors import (
-    AlreadyDelivered,
-    CallError,
-    DraftChanged,
-    DraftInUse,
-    Rehearsed,
-    WrongTransfer,
-)
-from outbound_transfer.client.models import Discarded
+from outbound_transfer.client.errors import AlreadyDelivered, CallError, DraftChanged, DraftInUse, Rehearsed
 from outbound_transfer.delivery.attempt import LEFT_OUT
-from outbound_transfer.delivery.check import check_sent, is_of, require_file_list
-from outbound_transfer.delivery.decision import UNSENT, Phase, Seen
-from outbound_transfer.delivery.digests import matches
-from outbound_transfer.delivery.row import AGAIN, Memory, Row, describe, require_draft
+from outbound_transfer.delivery.check import check_sent, require_file_list
+from outbound_transfer.delivery.decision import Phase, Seen
+from outbound_transfer.delivery.row import AGAIN, Memory, describe, require_draft
+from outbound_transfer.observability import metrics
 
 if TYPE_CHECKING:
-    from outbound_transfer.client.client import Client
     from outbound_transfer.client.models import Transfer
-    from outbound_transfer.delivery.attempt import Attempt
+    from outbound_transfer.delivery.delivery import Delivery
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +32,13 @@ class Sending:
 
     :param draft: as this process has just filled it, so that the first attempt need not read it; None to read it.
     :param check: called before each attempt, once the draft was read.
-    :ivar has_sent: whether this process has sent it.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        row: Row,
-        attempt: Attempt,
-        *,
-        draft: Transfer | None = None,
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._client, self._row, self._attempt = client, row, attempt
-        self._draft, self._check = draft, check
-        self._is_in_doubt = row.memory.phase is Phase.SENDING
-        self.has_sent = False
+    def __init__(self, delivery: Delivery, draft: Transfer | None, check: Callable[[], object]) -> None:
+        self._delivery, self._row, self._draft, self._check = delivery, delivery.row, draft, check
+        self._transfer_id = delivery.memory.transfer_id
+        self._is_in_doubt = delivery.memory.phase is Phase.SENDING
+        self._has_sent = False
 
     def send(self) -> Transfer:
         """Send the draft, and return what the service says of it; or return the transfer that it became before.
@@ -68,63 +50,58 @@ class Sending:
         :raises StaleTry, TaskNotRunning: another attempt decides now.
         :raises WrongTransfer: what was sent is not what was meant.
         """
-        transfer_id = self._row.memory.transfer_id
-        transfer = self._client.retry("send", lambda: self._send_once(transfer_id))
+        transfer = self._delivery.client.retry("send", self._send_once)
         check_sent(self._row.memory, transfer)
+        if self._has_sent:
+            metrics.DELIVERIES.emit(outcome="sent", conn_id=self._delivery.attempt.conn_id)
         return transfer
 
-    def _send_once(self, transfer_id: str) -> Transfer:
-        if sent := self._begin(transfer_id):
+    def _send_once(self) -> Transfer:
+        if sent := self._begin():
             return sent
-        log.info("Sending transfer '%s'", transfer_id)
+        log.info("Sending transfer '%s'", self._transfer_id)
         try:
-            transfer = self._client.send_once(transfer_id)
+            transfer = self._delivery.client.send_once(self._transfer_id)
         except CallError as error:
             self._is_in_doubt |= error.in_doubt
-            if self._is_in_doubt:
-                error.in_doubt_warning = send_in_doubt_warning(transfer_id)
-            else:  # only now may others change its files
-                self._row.save(phase=Phase.HANDED_ON)
+            error.in_doubt_warning = send_in_doubt_warning(self._transfer_id) if self._is_in_doubt else ""
+            self._give_back()
             raise
-        self.has_sent = True
+        self._has_sent = True
         return transfer
 
-    def _begin(self, transfer_id: str) -> Transfer | None:
+    def _give_back(self) -> None:
+        """Let others change the draft's files again, unless an attempt of any try may still send it."""
+        if not self._is_in_doubt:
+            self._row.save(phase=Phase.HANDED_ON)
+
+    def _begin(self) -> Transfer | None:
         """Store that a send begins, if the draft is what the row says, and the row does not change meanwhile.
 
         :return: the transfer, if it was sent before.
         """
         while True:
-            self._attempt.check_still_running()
+            self._delivery.attempt.check_still_running()
             version, memory = self._row.read()
             self._row.check_own(memory)
-            require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING)
-            transfer = self._draft or self._read(transfer_id)
+            require_draft(memory, self._transfer_id, Phase.HANDED_ON, Phase.SENDING)
+            transfer = self._draft or self._read()
             if not transfer.is_draft:
-                if self._row.put(version, replace(memory, phase=Phase.SENDING)):
-                    return transfer
-                continue
+                return transfer
             self._check()
             memory = self._without_skipped(memory)
             self._require_meant(memory, transfer)
-            if memory.is_rehearsal:
-                raise Rehearsed("The draft was made by a rehearsal: it is not sent")
-            self._client.check_sends()
+            self._delivery.client.check_sends()
             if self._row.put(version, replace(memory, phase=Phase.SENDING)):
                 self._draft = None  # the next attempt has waited
                 self._require_no_twin()
                 return None
 
-    def _read(self, transfer_id: str) -> Transfer:
-        seen, transfer = look(self._client, self._row.memory)
-        if transfer is None:
-            _require_gone(self._row.memory, seen)
-            raise AlreadyDelivered(f"The service does not show transfer {transfer_id} any more. {AGAIN}")
-        if seen in (Seen.GONE, Seen.ELSEWHERE):
-            raise DraftChanged(
-                f"Under the id {transfer_id} is another transfer now, to other recipients or with another subject. "
-                f"{AGAIN}"
-            )
+    def _read(self) -> Transfer:
+        if (seen := self._delivery.look_here()) is Seen.GONE:
+            self._delivery.settle(seen=seen)  # which refuses what may have been sent
+            raise DraftChanged(f"The service does not show draft {self._transfer_id} any more. {AGAIN}")
+        transfer = self._delivery.known()
         require_file_list(transfer)
         return transfer
 
@@ -134,24 +111,21 @@ class Sending:
         :raises DraftInUse: a task that attaches files has not finished.
         :raises DraftChanged: it has failed for good.
         """
-        waiting = {who: entry for who, entry in memory.entries.items() if entry.is_open}
-        for who, entry in waiting.items():
-            state = self._attempt.state_of(who) if who else None
-            if who and state in LEFT_OUT and not entry.files:
-                memory = replace(memory, entries={name: each for name, each in memory.entries.items() if name != who})
-            elif not who:  # this task has closed it: the row is an older copy
-                raise DraftChanged(f"The row of draft {memory.transfer_id} was restored to an older copy. {AGAIN}")
-            elif state in ("failed", "upstream_failed"):
+        entries = {who: entry for who, entry in memory.entries.items() if not entry.is_open}
+        for who in memory.entries.keys() - entries.keys():
+            state = self._delivery.attempt.state_of(who)
+            if state in LEFT_OUT and not memory.entries[who].files:
+                continue
+            if state in ("failed", "upstream_failed"):
                 raise DraftChanged(
                     f"The {describe(who)}, which attaches files to draft {memory.transfer_id}, has failed. Nothing is "
                     "sent: clear it, and this task"
                 )
-            else:
-                raise DraftInUse(
-                    f"The {describe(who)} ({state or 'not started'}) has not finished attaching files to draft "
-                    f"{memory.transfer_id}. Nothing is sent until it has"
-                )
-        return memory
+            raise DraftInUse(
+                f"The {describe(who)} ({state or 'not started'}) has not finished attaching files to draft "
+                f"{memory.transfer_id}. Nothing is sent until it has"
+            )
+        return replace(memory, entries=entries)
 
     @staticmethod
     def _require_meant(memory: Memory, draft: Transfer) -> None:
@@ -161,81 +135,18 @@ class Sending:
                 f"Draft {draft.id} holds {sorted(held)}, which are not the files that were attached to it: "
                 f"{sorted(meant or ())}. {AGAIN}"
             )
+        if memory.is_rehearsal:
+            raise Rehearsed("The draft was made by a rehearsal: it is not sent")
 
     def _require_no_twin(self) -> None:
         """After it is stored that a send begins: of two that begin at once, at least one sees the other."""
-        if not self._attempt.may_have_twins or self._row.is_keyed:
+        attempt, row = self._delivery.attempt, self._row
+        if not attempt.may_have_twins or row.delivery_key:
             return
-        if twin := self._row.find_twin(self._attempt.run_of_twins):
-            if not self._is_in_doubt:
-                self._row.save(phase=Phase.HANDED_ON)
+        if twin := row.rows.find_twin(row.key, row.memory.twin(), attempt.run_of_twins):
+            self._give_back()
             raise AlreadyDelivered(
                 f"Transfer {twin}, which another task or index of this run has sent, or is sending, has the same "
                 "subject, recipients and files. Nothing is sent. If this is another delivery, give each of them a "
                 "delivery_key, or trigger a new DAG run"
             )
-
-
-def look(client: Client, memory: Memory) -> tuple[Seen, Transfer | None]:
-    """Read the row's transfer: whether it is still the one of the row, and what the service returned for its id."""
-    settings = client.settings
-    if memory.account != settings.account:
-        return Seen.ELSEWHERE, None
-    transfer = client.find_transfer(memory.transfer_id)
-    if transfer and is_of(memory, transfer):
-        return Seen.DRAFT if transfer.is_draft else Seen.SENT, transfer
-    has_same_key = matches(memory.key_check, "key", settings.transfer_api_key)
-    return Seen.GONE if has_same_key else Seen.ELSEWHERE, transfer
-
-
-def _require_gone(memory: Memory, seen: Seen) -> None:
-    """Check that a transfer that the service does not show was removed unsent.
-
-    :raises WrongTransfer: it may still be there, under another key.
-    :raises AlreadyDelivered: it may have been sent before it was removed.
-    """
-    if seen is Seen.ELSEWHERE:
-        doubt = "" if memory.phase in UNSENT else "It may have been sent. "
-        raise WrongTransfer(
-            f"The service does not show transfer {memory.transfer_id}: it was removed, or the connection has another "
-            f"user's API key. {doubt}Nothing is done with it. Correct the connection."
-        )
-    if memory.phase is Phase.SENDING:
-        raise AlreadyDelivered(
-            f"Transfer {memory.transfer_id} may have been sent, and the service does not show it any more. Look in its "
-            "web application"
-        )
-
-
-def discard(client: Client, row: Row) -> Discarded:
-    """Delete the draft of a row that this attempt has claimed, after it has read it.
-
-    :raises AlreadyDelivered: it may have been sent, and the service does not show it any more.
-    :raises WrongTransfer: under its id is another transfer; or it may be that of another API key.
-    """
-    memory = row.memory
-    seen, transfer = look(client, memory)
-    if transfer is None:
-        _require_gone(memory, seen)
-        row.save(Memory.emptied)
-        return Discarded.NOT_FOUND
-    if seen in (Seen.GONE, Seen.ELSEWHERE):
-        raise WrongTransfer(
-            f"Under the id {transfer.id} is another transfer now, to other recipients or with another subject. Nothing "
-            "is done with it."
-        )
-    if seen is Seen.SENT:
-        row.save(phase=Phase.SENDING)
-        return Discarded.SENT
-    return delete_draft(client, row)
-
-
-def delete_draft(client: Client, row: Row) -> Discarded:
-    """Delete what this attempt has read as a draft, or has made."""
-    transfer_id = row.save(phase=Phase.DISCARDING).transfer_id
-    outcome = client.discard_transfer(transfer_id)
-    if outcome is Discarded.SENT:
-        row.save(phase=Phase.SENDING)
-    else:
-        row.save(Memory.emptied)
-    return outcome

@@ -20,7 +20,7 @@ from outbound_transfer.warehouse.timestamps import parse_event_timestamp, parse_
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import Transfer
-    from outbound_transfer.store.rows import Rows
+    from outbound_transfer.store.deliveries import Deliveries
 
 #: Most characters of an error, and of a status that this version does not know.
 _MAX_ERROR: Final = 500
@@ -32,13 +32,13 @@ _ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
 log = logging.getLogger(__name__)
 
 
-def show(rows: Rows, account: str, conn_id: str, *transfers: Transfer) -> None:
+def show(rows: Deliveries, account: str, conn_id: str, *transfers: Transfer) -> None:
     """Store the status of transfers in their rows, if they have any. Never raises."""
     with _best_effort():
-        rows.show(account, conn_id, {transfer.id: shown_of(transfer) for transfer in transfers})
+        rows.show(account, conn_id, {transfer.id: _shown(transfer) for transfer in transfers})
 
 
-def show_error(rows: Rows, key: str, error: BaseException) -> None:
+def show_error(rows: Deliveries, key: str, error: BaseException) -> None:
     """Store an attempt's error in its delivery's row. Never raises."""
     with _best_effort():
         rows.show_error(key, storable_text(summary(error)))
@@ -48,9 +48,7 @@ def show_seen(account: Callable[[], str], conn_id: str, transfers: Mapping[str, 
     """Store the status of transfers that a wait or a listing has read, by id; None if deleted. Never raises."""
     with _best_effort():
         if rows := find_rows():
-            shown = {
-                transfer_id: shown_of(transfer) if transfer else None for transfer_id, transfer in transfers.items()
-            }
+            shown = {transfer_id: _shown(transfer) if transfer else None for transfer_id, transfer in transfers.items()}
             rows.show(account(), conn_id, shown)
 
 
@@ -61,13 +59,13 @@ def emit_in_doubt(conn_id: str) -> None:
             metrics.DELIVERIES_IN_DOUBT.emit(rows.count_in_doubt(conn_id), conn_id=conn_id)
 
 
-def shown_of(transfer: Transfer) -> Shown:
+def _shown(transfer: Transfer) -> Shown:
     """Return the page's columns for a transfer. A draft has no recipients there: it may never be sent."""
     naming = recipient_naming()
-    recipients = [
-        (*map(storable_text, naming.stored(each.email, each.name or "")), parse_event_timestamp(each.picked_up_at))
-        for each in (() if transfer.is_draft or naming.is_none else transfer.recipients)
-    ]
+    recipients = []
+    for each in () if transfer.is_draft or naming.is_none else transfer.recipients:
+        email, name = map(storable_text, naming.stored(each.email, each.name or ""))
+        recipients.append({"email": email, "name": name, "picked_up_at": parse_event_timestamp(each.picked_up_at)})
     return Shown(
         status=storable_text(transfer.status)[:_MAX_STATUS],
         subject=storable_text(transfer.subject),
@@ -75,7 +73,7 @@ def shown_of(transfer: Transfer) -> Shown:
         picked_up_count=transfer.picked_up_count,
         sent_at=parse_timestamp(parse_event_timestamp(transfer.sent_at)),
         expires_at=parse_timestamp(parse_event_timestamp(transfer.expires_at)),
-        recipients=[dict(zip(("email", "name", "picked_up_at"), each, strict=True)) for each in recipients],
+        recipients=recipients,
     )
 
 
@@ -84,12 +82,11 @@ def summary(error: BaseException) -> str:
 
     Of an error that is not this package's, only the first line: others may have anything.
     """
-    lines = str(error).strip().splitlines() or [type(error).__name__]
     own = error.__context__ if isinstance(error, AirflowFailException) else error  # which is raised in its place
-    is_own = isinstance(own, OutboundTransferError)
-    line = " ".join(" ".join(lines).split()) if is_own else lines[0]
+    lines = str(error).split() if isinstance(own, OutboundTransferError) else str(error).strip().splitlines()[:1]
     # Masked as in the log: an error may quote an object store or a database.
-    return ADDRESS.sub("***", _ADDRESS.sub("***", str(redact(line))))[:_MAX_ERROR]
+    text = str(redact(" ".join(lines) or type(error).__name__))
+    return ADDRESS.sub("***", _ADDRESS.sub("***", text))[:_MAX_ERROR]
 
 
 @contextmanager

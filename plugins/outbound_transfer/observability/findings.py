@@ -1,4 +1,4 @@
-"""What a check of the set-up finds: a finding for each of its parts."""
+"""The findings of a check of the set-up: one for each part."""
 
 from __future__ import annotations
 

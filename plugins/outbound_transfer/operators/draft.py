@@ -10,7 +10,6 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.models import resolve_transfer_id, to_builtins
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
-from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import SLOT_TIMEOUT_CHECK, TRANSFER_ID_CHECK, check_all, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
 from outbound_transfer.operators.files import (
@@ -112,12 +111,12 @@ class CreateTransferOperator(OutboundTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> str:
         from outbound_transfer.delivery.decision import Act, Phase
+        from outbound_transfer.delivery.delivery import Order
         from outbound_transfer.delivery.keys import begin_delivery
-        from outbound_transfer.delivery.order import Order
         from outbound_transfer.delivery.place import open_rows
 
         client = hook.get_conn()
-        delivery = begin_delivery(client, open_rows(), self.attempt(context), log=hook.log)
+        delivery = begin_delivery(client, open_rows(), self.attempt(context))
         self.report.row = delivery.row
         with no_skip_after_send(delivery):
             load_recipients(self, delivery)
@@ -194,7 +193,7 @@ class AttachFilesOperator(OutboundTransferOperator):
             find = file_finder(self, spool)
             client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
             row = self.report.row = _row_of(client, context, transfer_id)
-            filling = Filling(client, row, transfer_id, attempt.name, self.log, attempt.check_still_running)
+            filling = Filling(client, row, transfer_id, attempt.name, attempt.check_still_running)
             records = filling.attach(find, int(self.max_parallel_uploads))
         if not records:
             raise AirflowSkipException(NOTHING_MATCHES)
@@ -235,9 +234,8 @@ class SendTransferOperator(OutboundTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.row import require_draft
-        from outbound_transfer.delivery.sending import Sending, delete_draft
-        from outbound_transfer.delivery.shown import show
 
         self.report.transfer_id = transfer_id = resolve_transfer_id(self.transfer_id)
         client, attempt = hook.get_conn(), self.attempt(context)
@@ -248,16 +246,13 @@ class SendTransferOperator(OutboundTransferOperator):
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
         if not self._was_deferred:
             announce(client, context, self.log)
-        sending = Sending(client, row, attempt)
+        delivery = Delivery(client, row, attempt)
         try:
             with finishing_rehearsal(client, context, row):
-                transfer = sending.send()
+                transfer = delivery.send()
         except RehearsalFinished:
-            delete_draft(client, row)
+            delivery.discard()
             raise
-        if sending.has_sent:
-            metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
-        show(row.rows, client.settings.account, attempt.conn_id, transfer)
         self.report.is_sent = True
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
         return to_delivery_result(transfer, row.memory)
@@ -291,16 +286,16 @@ class DiscardTransferOperator(OutboundTransferOperator):
             return True
         from outbound_transfer.client.models import Discarded
         from outbound_transfer.delivery.decision import Phase
+        from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import find_row, require_draft
-        from outbound_transfer.delivery.sending import discard
 
-        client, transfer_id = hook.get_conn(), resolve_transfer_id(self.transfer_id)
+        client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
         push_link(context, client.settings, transfer_id)
         row = find_row(open_rows(), client.settings.account, transfer_id)
         if row and row.read()[1].phase is not Phase.EMPTY:
-            row.claim(self.attempt(context).by, lambda memory: require_draft(memory, transfer_id, *Phase))
-            outcome = discard(client, row)
+            row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, *Phase))
+            outcome = Delivery(client, row, attempt).discard()
         else:  # made outside of this Airflow, or forgotten
             outcome = client.discard_transfer(transfer_id)
         self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)

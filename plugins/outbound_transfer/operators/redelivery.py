@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.client.models import Transfer
-    from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.order import Order
+    from outbound_transfer.delivery.delivery import Delivery, Order
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId

@@ -17,7 +17,6 @@ from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, Tas
 from outbound_transfer.client.models import check_delivery_key
 from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
-from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import (
     SLOT_TIMEOUT_CHECK,
     Check,
@@ -57,8 +56,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.client.models import Transfer
-    from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.order import Order
+    from outbound_transfer.delivery.delivery import Delivery, Order
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.sources import ParsedSpec, Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -222,8 +220,6 @@ class DeliverFilesOperator(OutboundTransferOperator):
         finally:
             self.report.transfer = delivery.transfer
         self.report.transfer_id, self.report.is_sent = transfer.id, True
-        if delivery.has_sent:
-            metrics.DELIVERIES.emit(outcome="sent", conn_id=self.outbound_transfer_conn_id)
         self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
         if self.wait:
             pickup = Pickup(self, transfer.id, context)
@@ -238,14 +234,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         from outbound_transfer.delivery.keys import begin_delivery
         from outbound_transfer.delivery.place import open_rows
 
-        delivery = begin_delivery(
-            client,
-            open_rows(),
-            self.attempt(context),
-            self.delivery_key,
-            log=self.log,
-            on_draft=lambda delivery: self._publish(context, delivery),
-        )
+        delivery = begin_delivery(client, open_rows(), self.attempt(context), self.delivery_key)
         self.report.row = delivery.row
         return delivery
 
@@ -257,14 +246,15 @@ class DeliverFilesOperator(OutboundTransferOperator):
     def deliver(self, delivery: Delivery, context: Context, spool: Spool) -> Transfer:
         """Determine what to deliver, and deliver it."""
         self.prepare(delivery, context)
-        return delivery.deliver(self.order(delivery, spool), int(self.max_parallel_uploads))
+        order = self.order(delivery, spool)
+        return delivery.deliver(order, int(self.max_parallel_uploads), lambda: self._publish(context, delivery))
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
 
     def order(self, delivery: Delivery, spool: Spool) -> Order:
         """Return what to deliver."""
-        from outbound_transfer.delivery.order import Order
+        from outbound_transfer.delivery.delivery import Order
 
         self.load_recipients(delivery)
         check_all(self, self.checks)

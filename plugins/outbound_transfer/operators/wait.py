@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from outbound_transfer.airflow_compat.names import (
-    NEVER_EXPIRE,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
@@ -72,7 +71,7 @@ class Pickup:
             return datetime.fromisoformat(stored["deadline"])
         deadline = timezone.utcnow() + timedelta(seconds=self._timeout)
         note = {"deadline": deadline.isoformat(), "clear_counters": clears}
-        store.set(_DEADLINE, note, retention=NEVER_EXPIRE)
+        store.set(_DEADLINE, note)
         return deadline
 
     def run(self, hook: OutboundTransferHook, transfer: Transfer) -> Transfer:

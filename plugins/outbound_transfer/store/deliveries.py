@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outbound_transfer.client.errors import OutboundTransferError
@@ -29,7 +29,7 @@ from outbound_transfer.client.outcomes import (
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import DeliveriesUnavailable, UnusableDatabase
 from outbound_transfer.store.personal_data import ERASED
-from outbound_transfer.store.rows import Shown, Stored
+from outbound_transfer.store.rows import Kept, Shown, Stored
 from outbound_transfer.store.types import FLAG, WHOLE, Text, Time
 
 if TYPE_CHECKING:
@@ -144,10 +144,12 @@ class Deliveries:
         found = self._run(lambda tx: tx.execute(query).first())
         return (int(found[0]), str(found[1])) if found else (0, "")
 
-    def put(self, key: str, version: int, row: Stored) -> bool:
+    def put(self, key: str, version: int, row: Stored, kept: Kept | None = None) -> bool:
         """Insert a row (version 0), or update it if it still has this version; return whether it was stored.
 
-        False also if it was stored, and the database's answer was lost: whoever gets it reads the row again.
+        False also if it was stored, and the database's answer was lost: the caller reads the row again.
+
+        :param kept: a copy of the row as it was, to store in the same transaction.
         """
         columns, now = self.table.c, datetime.now(UTC)
         if not version:
@@ -161,24 +163,29 @@ class Deliveries:
         }
         values = {**shown, **row._asdict(), "version": version + 1, "updated_at": now}
         del values["is_keyed"]
-        update = (
-            sa.update(self.table)
-            .where(columns.delivery == key, columns.version == version)
-            .ordered_values(*((columns[name], value) for name, value in values.items()))
-        )
-        # The version changes with each update, so the count does not depend on what a driver counts.
-        return self._run(lambda tx: tx.execute(update).rowcount == 1)
+        is_row = (columns.delivery == key) & (columns.version == version)
+        update = sa.update(self.table).where(is_row)
+        update = update.ordered_values(*((columns[name], value) for name, value in values.items()))
 
-    def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:
-        """Copy a row's page columns to another key, with this memory, unless that key exists."""
-        values = {**row._asdict(), "delivery": other, **({"error": error} if error else {})}
+        def work(tx: sa.Connection) -> bool:
+            if kept:
+                tx.execute(sa.delete(self.table).where(columns.delivery == kept.key))
+                tx.execute(self._copy(is_row, kept))
+            # The version changes with each update, so the count does not depend on what a driver counts.
+            if not (is_stored := tx.execute(update).rowcount == 1):
+                tx.rollback()
+            return is_stored
+
+        return self._run(work)
+
+    def _copy(self, is_row: sa.ColumnElement[bool], kept: Kept) -> sa.Insert:
+        """Return what inserts a copy of a row with other values."""
+        values = {**kept.row._asdict(), "delivery": kept.key, **({"error": kept.error} if kept.error else {})}
         columns = [
             sa.literal(values[column.name], column.type).label(column.name) if column.name in values else column
             for column in self.table.columns
         ]
-        copy = sa.select(*columns).where(self.table.c.delivery == key)
-        insert = sa.insert(self.table).from_select(list(self.table.columns), copy)
-        self._run(lambda tx: _insert(tx, insert))
+        return sa.insert(self.table).from_select(list(self.table.columns), sa.select(*columns).where(is_row))
 
     def find(self, transfer_id: str) -> list[tuple[str, str]]:
         """Return the keys and accounts of the rows of a transfer, the newest first."""
@@ -274,17 +281,20 @@ class Deliveries:
         return int(self._run(lambda tx: tx.execute(delete).rowcount))
 
     def _run(self, work: Callable[[sa.Connection], T], patience: float | None = None) -> T:
-        """Run a transaction, again if it fails.
+        """Run a transaction, again if it fails. The table is created once it turns out to be missing.
 
         :param patience: seconds for which it is repeated; those of this object if it is None.
         :raises DeliveriesUnavailable: it has failed for so long.
         """
 
         def attempt() -> T:
-            if not self._is_created:
-                self._create()
-            with self.database.begin() as tx:
-                return work(tx)
+            try:
+                return self._transact(work)
+            except DBAPIError:
+                if self._is_created:
+                    raise
+            self._create()
+            return self._transact(work)
 
         try:
             return Retrying(
@@ -302,7 +312,15 @@ class Deliveries:
                 f"{_words_of(error)}. A retry continues once that database responds and has room"
             ) from error
 
+    def _transact(self, work: Callable[[sa.Connection], T]) -> T:
+        with self.database.begin() as tx:
+            return work(tx)
+
     def _create(self) -> None:
+        """Create the table where it is missing.
+
+        :raises UnusableDatabase: it is another one of this name.
+        """
         self.database.create_tables(self.table.metadata)
         with self.database.begin() as tx:
             found = {column["name"] for column in sa.inspect(tx).get_columns(self.table.name, self.table.schema)}

@@ -1,10 +1,9 @@
-"""The rows of the table of deliveries, as their users see them; no SQLAlchemy is imported."""
+"""A row of the table of deliveries, as tasks write it; no SQLAlchemy is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 
 class Stored(NamedTuple):
@@ -28,6 +27,17 @@ class Stored(NamedTuple):
     is_rehearsal: bool = False
 
 
+class Kept(NamedTuple):
+    """A copy of a row's page columns under another key, with this memory.
+
+    :ivar error: "" for that of the row.
+    """
+
+    key: str
+    row: Stored
+    error: str = ""
+
+
 class Shown(NamedTuple):
     """A transfer as the service shows it, for the page.
 
@@ -41,34 +51,3 @@ class Shown(NamedTuple):
     sent_at: datetime | None
     expires_at: datetime | None
     recipients: list[dict[str, Any]]
-
-
-class Rows(Protocol):
-    """The table of deliveries."""
-
-    def read(self, key: str) -> tuple[int, str]:
-        """Return a row's version and memory; 0 and "" if there is none."""
-
-    def put(self, key: str, version: int, row: Stored) -> bool:
-        """Insert a row (version 0), or update it if it still has this version; return whether it was stored."""
-
-    def keep(self, key: str, other: str, row: Stored, error: str = "") -> None:
-        """Copy a row's page columns to another key, with this memory, unless that key exists."""
-
-    def find(self, transfer_id: str) -> list[tuple[str, str]]:
-        """Return the keys and accounts of the rows of a transfer."""
-
-    def find_twin(self, key: str, twin: str, run_started: str) -> str:
-        """Return the transfer id of another row that is sending the same; "" if there is none.
-
-        :param run_started: only of rows that were claimed in a run that started then; any if it is "".
-        """
-
-    def show(self, account: str, conn_id: str, transfers: Mapping[str, Shown | None]) -> None:
-        """Store the status of transfers, by id, in the rows that exist; None if a transfer was deleted."""
-
-    def show_error(self, key: str, error: str) -> None:
-        """Store an attempt's error, as one line."""
-
-    def count_in_doubt(self, conn_id: str) -> int:
-        """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out."""

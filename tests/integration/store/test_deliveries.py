@@ -93,7 +93,7 @@ def test_an_older_process_that_wakes_writes_nothing(deliveries: Deliveries) -> N
     older.claim(attempt(1), is_own=True)
     newer.claim(attempt(2), is_own=True)
     newer.save(phase=Phase.DRAFT, transfer_id="tr_1")
-    for write in (lambda: older.save(phase=Phase.SENDING), lambda: older.claim(attempt(1)), older.check_own):
+    for write in (lambda: older.save(phase=Phase.SENDING), lambda: older.claim(attempt(1)), older.save):
         with pytest.raises(StaleTry):
             write()
     assert newer.read()[1].phase is Phase.DRAFT

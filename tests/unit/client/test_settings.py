@@ -126,8 +126,9 @@ def test_settings_show_no_key() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("NO_PROXY", "fe80::/10", "NO_PROXY takes hosts and addresses, those of IPv6 without brackets and ranges"),
-        ("HTTPS_PROXY", "ftp://proxy:x", "HTTPS_PROXY, HTTP_PROXY and ALL_PROXY take an address such as"),
+        ("HTTPS_PROXY", "ftp://proxy", r"a proxy variable of the environment \(HTTPS_PROXY, "),
+        ("HTTPS_PROXY", "http://proxy:x", "is no address of a proxy, such as"),
+        ("ALL_PROXY", "socks://proxy:1080", "is no address of a proxy, such as"),
         ("SSL_CERT_FILE", "/not/there.pem", "SSL_CERT_FILE names certificates that cannot be read: No such file"),
     ],
 )
@@ -139,6 +140,12 @@ def test_a_variable_that_cannot_be_used_is_named(
         open_client(settings_of())
 
 
-def test_an_address_of_ipv6_may_be_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1,::1")
+@pytest.mark.parametrize(
+    ("variable", "value"), [("NO_PROXY", "localhost,::1,[::1],fe80::/10"), ("ALL_PROXY", "socks://127.0.0.1:1080")]
+)
+def test_a_variable_for_other_addresses_is_no_concern(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "proxy.example.com:3128")
+    monkeypatch.setenv(variable, value)
     open_client(settings_of()).close()
