@@ -89,9 +89,9 @@ def upload(url: str, key: str, transfer_id: str, file: str) -> dict[str, float]:
     """One upload in a process of its own: seconds, and MiB that its peak memory grew by."""
     from outbound_transfer.client.client import Client
     from outbound_transfer.client.settings import Settings
-    from outbound_transfer.files.sources import resolve_files
+    from outbound_transfer.files.sources import local_source
 
-    (source,) = resolve_files(file)
+    source = local_source(file, "")
     with Client(Settings(url, key)) as client:
         client.get_transfer(transfer_id)  # connect, import and warm up outside the measured part
         before, started = peak_mib(), time.perf_counter()

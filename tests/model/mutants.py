@@ -154,11 +154,11 @@ draft.Filling.fill: files that are not wanted stay
     self._client.remove_file(self._id, file.id, self._check_own) -> pass
 client.Client.attach_file: a 200 proves an upload
     response.status == 201 -> True
-uploads._upload: a doubtful 200 proves it where others may arrive
+uploads._Draft.upload: a doubtful 200 proves it where others may arrive
     and is_same and not taken -> and is_same
-uploads._upload: a doubt is forgotten
+uploads._Draft.upload: a doubt is forgotten
     attached.is_doubtful or others_may_arrive -> False
-uploads._check_source: a source that changes is not noticed
+uploads._Draft._check_source: a source that changes is not noticed
     source.check_unchanged() -> pass
 sending.Sending._send_once: after a doubt, others may fill again
     self._is_in_doubt |= error.in_doubt -> pass

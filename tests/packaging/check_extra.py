@@ -111,11 +111,12 @@ def check_azure(folder: Path) -> None:
 def check_gcs(folder: Path) -> None:
     """As far as without Google: the file system is there, and it is the network that fails."""
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import SourceUnreadable, resolve_files
+    from outbound_transfer.files.find import parse_files, resolve_files
+    from outbound_transfer.files.sources import SourceUnreadable
 
     try:
         with Spool() as spool:
-            resolve_files("gs://google_cloud_default@bucket/report.csv", spool)
+            resolve_files(parse_files("gs://google_cloud_default@bucket/report.csv"), spool, [])
     except SourceUnreadable as error:
         assert "extra" not in str(error), error
         assert "filesystem" not in str(error), error

@@ -21,7 +21,7 @@ from outbound_transfer.delivery.check import FindSources, changed_files, is_of, 
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import AGAIN, Entry, Memory, Row, require_draft
 from outbound_transfer.files.attached import Held, shorten
-from outbound_transfer.files.uploads import FinishedUpload, Taken, attach_sources
+from outbound_transfer.files.uploads import Taken, attach_sources
 
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
@@ -160,8 +160,8 @@ class Filling:
             self._save(is_open=False)
         return self.records()
 
-    def _on_attached(self, upload: FinishedUpload) -> None:
-        self.files[upload.source.name] = Held.of(upload)
+    def _on_attached(self, name: str, held: Held) -> None:
+        self.files[name] = held
         if time.monotonic() - self._saved_at > _SAVE_INTERVAL:
             self._save()
 

@@ -1,4 +1,4 @@
-"""All files of a delivery in one ZIP file: the same files give the same bytes, so that a retry finds them delivered."""
+"""Files made of a delivery's files: all of them in one ZIP file, and their checksums. The same files give the same."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from outbound_transfer.client.content_disposition import check_name
 from outbound_transfer.client.errors import InvalidDelivery, NameRefused
 from outbound_transfer.files.content import Spool
+from outbound_transfer.files.find import reject_duplicate_names
 from outbound_transfer.files.sources import Source
 
 #: Of every entry, as those of the files differ from copy to copy. A ZIP file knows no earlier time.
@@ -50,7 +51,7 @@ def pack(name: str, sources: Sequence[Source], spool: Spool) -> Source:
     :raises SourceChanged: a file changed while it was read.
     """
     check_entry_names([source.name for source in sources])
-    return Source.of_content(name, spool.write(partial(_write_entries, sources=sources)))
+    return spool.hold(name, partial(_write_entries, sources=sources))
 
 
 def check_entry_names(names: Iterable[str]) -> None:
@@ -79,6 +80,23 @@ def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
             entry.compress_type, entry.create_system, entry.external_attr = ZIP_DEFLATED, _UNIX, _READABLE
             entry.file_size = source.size  # decides whether the entry is one of ZIP64
             with archive.open(entry, "w") as packed:
-                for chunk in source.upload().body():
+                for chunk in source.read():
                     packed.write(chunk)
-            source.check_unchanged()
+
+
+def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[Source]:
+    """Return the files, and behind them one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
+
+    Each file is read once more than it is uploaded; one that changes in between fails the task before the send. No name
+    needs to be escaped: the service takes no line breaks and no backslashes (service-api.md, R31).
+
+    :raises InvalidDelivery: another file has the name.
+    :raises SourceChanged: a file changed while it was read.
+    """
+    with_them = [*sources, spool.hold(name, partial(_write_checksums, sources=sources))]
+    reject_duplicate_names(with_them)
+    return with_them
+
+
+def _write_checksums(file: BinaryIO, sources: Sequence[Source]) -> None:
+    file.writelines(f"{source.sha256()}  {source.name}\n".encode() for source in sources)

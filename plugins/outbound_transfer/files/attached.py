@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outbound_transfer.files.checksum import sha256_of
-
 if TYPE_CHECKING:
+    from outbound_transfer.client.models import File
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.files.uploads import FinishedUpload
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -33,9 +31,14 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     is_doubtful: bool = False
 
     @classmethod
-    def of(cls, upload: FinishedUpload) -> Held:
-        digest = urlsafe_b64encode(bytes.fromhex(upload.sha256)).decode().rstrip("=")
-        return cls(upload.file.id, upload.source.size, digest, shorten(upload.source), upload.is_doubtful)
+    def of(cls, source: Source, file: File, sha256: str, *, is_doubtful: bool) -> Held:
+        """Return what an upload attached.
+
+        :param file: the service's record.
+        :param sha256: of its bytes, in hexadecimal.
+        """
+        digest = urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")
+        return cls(file.id, source.size, digest, shorten(source), is_doubtful)
 
     @property
     def sha256(self) -> str:
@@ -64,6 +67,6 @@ def _describe_difference(held: Held | None, source: Source) -> str:
         return f"{source.name} was not among them"
     if held.size != source.size:
         return f"{source.name} has {source.size} bytes and had {held.size}"
-    if held.fingerprint != shorten(source) and held.sha256 != sha256_of(source):
+    if held.fingerprint != shorten(source) and held.sha256 != source.sha256():
         return f"{source.name} has other content"
     return ""

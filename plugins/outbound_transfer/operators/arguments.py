@@ -17,7 +17,7 @@ from outbound_transfer.warehouse.naming import check_prefix, check_schema
 if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
-    from outbound_transfer.files.sources import FileSpec
+    from outbound_transfer.files.find import FileSpec
     from outbound_transfer.operators.recipients import RecipientsFromSql
 
     #: A transfer: its id, or the result of the task that made it.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.models import resolve_transfer_id, to_builtins
-from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.operators.arguments import SLOT_TIMEOUT_CHECK, TRANSFER_ID_CHECK, check_all, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
@@ -34,6 +33,7 @@ from outbound_transfer.operators.new_transfer import (
     secrets_of,
 )
 from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
+from outbound_transfer.operators.summary import delivery_summary
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.delivery.row import Row
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.files.find import ParsedSpec
+    from outbound_transfer.files.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId
 
@@ -254,7 +255,7 @@ class SendTransferOperator(OutboundTransferOperator):
             delivery.discard()
             raise
         self.report.is_sent = True
-        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
+        self.log.info("%s", delivery_summary(transfer, context["ti"], client.settings))
         return to_delivery_result(transfer, row.memory)
 
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.content_disposition import check_name
 from outbound_transfer.client.errors import InvalidDelivery, NothingMatches
+from outbound_transfer.client.wording import format_bytes
 from outbound_transfer.files.content import wrap_contents
-from outbound_transfer.files.progress import log_archive, log_sources
 from outbound_transfer.operators.arguments import Check, require_choice, to_optional, to_repeatable, to_whole_number
+from outbound_transfer.operators.summary import describe_files
 
 if TYPE_CHECKING:
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.files.find import ParsedSpec
+    from outbound_transfer.files.sources import Source
 
     #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
     FindSources: TypeAlias = Callable[..., Sequence[Source]]
@@ -30,7 +32,7 @@ NOTHING_MATCHES: Final = "No pattern in files matches a file"
 
 def _check_some_file(files: Any) -> None:
     if not files:
-        from outbound_transfer.files.sources import NO_FILES
+        from outbound_transfer.files.find import NO_FILES
 
         raise InvalidDelivery(NO_FILES)
 
@@ -38,7 +40,7 @@ def _check_some_file(files: Any) -> None:
 def _check_files(files: Any) -> None:
     listed = files if isinstance(files, list | tuple) else [files]
     if given := [each for each in listed if isinstance(each, Mapping)]:
-        from outbound_transfer.files.sources import parse_files
+        from outbound_transfer.files.find import parse_files
 
         parse_files(given)
 
@@ -91,26 +93,28 @@ def _without_none(files: Any) -> Any:
 
 def file_finder(task: Any, spool: Spool) -> FindSources:
     """Return what finds the files of a task, and packs them; nothing is read or produced yet."""
-    from outbound_transfer.files.archive import pack
-    from outbound_transfer.files.checksum import with_checksums
+    from outbound_transfer.files.archive import pack, with_checksums
 
     specs, archive, checksums = task.file_specs(), task.archive, task.checksums
 
     def find(gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
-        sources = log_sources(task.find_sources(specs, spool, gone), task.log)
+        sources: Sequence[Source] = task.find_sources(specs, spool, gone)
+        task.log.info("Found %s to deliver", describe_files(sources))
         task.located = [source.location for source in sources if source.location]
-        if not sources:
+        if gone or not sources:
             return sources
-        if archive and not gone:
-            sources = [log_archive(pack(archive, sources, spool), sources, task.log)]
-        return with_checksums(checksums, sources, spool) if checksums and not gone else sources
+        if archive:
+            packed = pack(archive, sources, spool)
+            task.log.info("Packed %s into %s: %s", describe_files(sources), archive, format_bytes(packed.size))
+            sources = [packed]
+        return with_checksums(checksums, sources, spool) if checksums else sources
 
     return find
 
 
 def specs_of(task: Any) -> list[ParsedSpec]:
     """Return what the argument ``files`` says; nothing is read or produced."""
-    from outbound_transfer.files.sources import parse_files
+    from outbound_transfer.files.find import parse_files
 
     task.files = specs = parse_files(task.files)  # a generator that a function returned yields once
     return specs
@@ -121,16 +125,17 @@ def sources_of(
 ) -> list[Source]:
     """Find the files, and produce what exists nowhere yet; none if nothing matches, and that may be.
 
-    :param gone: see :func:`.resolve_files`; None if they are not only compared with what was sent.
+    :param gone: takes the errors of files that are gone; None if they are not only compared with what was sent.
     """
-    from outbound_transfer.files.sources import resolve_files
+    from outbound_transfer.files.find import resolve_files
 
-    if task.on_empty != "skip" or gone is not None:
-        return resolve_files(specs, spool, gone)
     missing: list[OutboundTransferError] = []
     sources = resolve_files(specs, spool, missing)
+    if gone is not None:
+        gone += missing
+        return sources
     for error in missing:
-        if not isinstance(error, NothingMatches):
+        if task.on_empty != "skip" or not isinstance(error, NothingMatches):
             raise error
         task.log.info("Skipped: %s", error)
     return sources

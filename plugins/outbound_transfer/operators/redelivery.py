@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery, Order
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.files.find import ParsedSpec
+    from outbound_transfer.files.sources import Source
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId
 
 #: Begins the subject of a second delivery that is given none.

@@ -15,7 +15,6 @@ from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
 from outbound_transfer.client.models import check_delivery_key
-from outbound_transfer.files.progress import delivery_summary
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.operators.arguments import (
     SLOT_TIMEOUT_CHECK,
@@ -48,6 +47,7 @@ from outbound_transfer.operators.new_transfer import (
     secrets_of,
 )
 from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
+from outbound_transfer.operators.summary import delivery_summary
 from outbound_transfer.operators.wait import OUTCOME_CHECKS, Pickup
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery, Order
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.files.find import ParsedSpec
+    from outbound_transfer.files.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import Files, Recipients
 
@@ -220,7 +221,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         finally:
             self.report.transfer = delivery.transfer
         self.report.transfer_id, self.report.is_sent = transfer.id, True
-        self.log.info("%s", delivery_summary(transfer, transfer.files, context["ti"], client.settings))
+        self.log.info("%s", delivery_summary(transfer, context["ti"], client.settings))
         if self.wait:
             pickup = Pickup(self, transfer.id, context)
             try:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.sources import ParsedSpec, Source
+    from outbound_transfer.files.find import ParsedSpec
+    from outbound_transfer.files.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import Files, Recipients
     from outbound_transfer.queries.export import QueryExport
@@ -205,7 +206,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
 
     def file_specs(self) -> list[ParsedSpec]:
         from outbound_transfer.files.content import ContentWriter
-        from outbound_transfer.files.sources import parse_files
+        from outbound_transfer.files.find import parse_files
 
         export = self._export()
         results = [
