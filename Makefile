@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop dashboard check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
+.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
 	bench-upload bench-uploads bench-import bench-wait bench-cluster bench-ingest bench-query bench-page sandbox constraints docs clean
 
@@ -39,13 +39,6 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
-
-dashboard: setup ## The metrics in a browser, from the demo's warehouse (WAREHOUSE=file or SQLAlchemy URL, PORT=8501)
-	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venvs/dashboard
-	$(BIN)/uv pip install --quiet --python .venvs/dashboard/bin/python --requirement constraints/dashboard.txt
-	WAREHOUSE="$${WAREHOUSE:-.demo/warehouse.db}" .venvs/dashboard/bin/streamlit run include/dashboard/app.py \
-		--server.address 127.0.0.1 --server.port $(or $(PORT),8501) --server.headless true --server.fileWatcherType none \
-		--browser.gatherUsageStats false --client.toolbarMode viewer
 
 test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 3 minutes on two cores)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
@@ -112,7 +105,7 @@ test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clea
 test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8, ARGS=--sql-state)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
-test-crash-ingest: setup .mariadb ## Kill an ingest and an erasure at every step, on each warehouse, Iceberg table and folder of objects (about 45 minutes)
+test-crash-ingest: setup .mariadb ## Kill an ingest, an erasure and a reset at every step, on each warehouse and an Iceberg table (about 30 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
 
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
@@ -174,7 +167,6 @@ sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 constraints: setup ## Pin the newest versions of everything that set-up installs
 	$(PIN) --all-extras --output-file constraints.txt pyproject.toml
 	$(PIN) --output-file constraints/dbt.txt constraints/dbt.in
-	$(PIN) --output-file constraints/dashboard.txt constraints/dashboard.in
 
 docs: setup ## Build the documentation's site in site/; a warning is an error
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \

@@ -25,8 +25,8 @@ with DAG(
 ### Sent transfers to warehouse
 
 Reads `GET /v1/transfers` of the Outbound Transfer Service, newest first, up to where nothing older can have changed,
-into `outbound_transfer_transfers` and `outbound_transfer_recipients`: who has picked up, what has expired. The views,
-the dbt package and the dashboard need them.
+into `outbound_transfer_transfers` and `outbound_transfer_recipients`: who has picked up, what has expired. The views
+and the dbt package need them.
 
 Needs the connections `outbound_transfer_default` and `outbound_transfer_warehouse` (PostgreSQL, SQLite, DuckDB or
 another SQL database). Both ids are parameters of the run.

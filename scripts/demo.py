@@ -119,7 +119,6 @@ def play(stack: Stack, started: Processes, reporter: Reporter, *, keep: bool) ->
 def _print_locations(stack: Stack, airflow: Airflow, service: str, reporter: Reporter, *, keep: bool) -> None:
     reporter.heading("Where to look")
     reporter.line(f"  warehouse (SQLite)    {stack.warehouse}")
-    reporter.line("  the metrics in it     make dashboard")
     reporter.line(f"  logs of the tasks     {stack.airflow_logs}")
     reporter.line(f"  logs of the processes {FOLDER / 'logs'}")
     if keep:

@@ -36,9 +36,7 @@ _HEAD: Final = """\
 
 def content() -> str:
     """Return the text of the file."""
-    return _HEAD + "".join(
-        f"\nDROP VIEW IF EXISTS {view};\nCREATE VIEW {view} AS\n{_query(mart)};\n" for mart, view in VIEWS.items()
-    )
+    return _HEAD + "".join(f"\n{_call('replace_view')(view)} AS\n{_query(mart)};\n" for mart, view in VIEWS.items())
 
 
 def _query(mart: str) -> str:

@@ -117,7 +117,6 @@ def get_provider_info() -> dict[str, Any]:
                 ("Outbound Transfer Service", "event_feed_to_sql", "Common SQL"),
                 ("Outbound Transfer Service", "transfers_to_sql", "Common SQL"),
                 ("Outbound Transfer Service", "event_feed_to_iceberg", "Apache Iceberg"),
-                ("Outbound Transfer Service", "event_feed_to_object_storage", "Common IO"),
                 ("Common SQL", "sql_to_outbound_transfer", "Outbound Transfer Service"),
             )
         ],
@@ -167,21 +166,13 @@ def get_provider_info() -> dict[str, Any]:
                     "recipients": {
                         "description": (
                             "What the tables of deliveries and transfers have of recipients: their names and "
-                            "addresses, keyed pseudonyms (see pseudonym_key), or none, but their number; the page "
-                            "shows the same. The payloads of events are stored as received."
+                            "addresses (names), or only their number (none); the page shows the same. "
+                            "The payloads of events are stored as received."
                         ),
                         "version_added": "0.1.0",
                         "type": "string",
-                        "example": "pseudonyms",
+                        "example": "none",
                         "default": "names",
-                    },
-                    "pseudonym_key": {
-                        "description": "A secret, the same in all of Airflow. Without it, pseudonyms are not stored.",
-                        "version_added": "0.1.0",
-                        "type": "string",
-                        "sensitive": True,
-                        "example": None,
-                        "default": "",
                     },
                 },
             }

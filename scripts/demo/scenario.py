@@ -123,7 +123,7 @@ class DemoScenario:
         raise AssertionError("waiting ends with a result or an error")
 
     def list_transfers(self) -> None:
-        """Run `ingest_transfers` until it has succeeded, for the dashboard."""
+        """Run `ingest_transfers` until it has succeeded."""
         self._airflow.unpause("ingest_transfers")
         run_id = self._airflow.trigger("ingest_transfers", {})
         self._reporter.say(f"ingest_transfers is triggered: run {run_id}", "bold")

@@ -183,18 +183,6 @@ def _load_pages(destination: Any, cursor: int, count: int) -> list[float]:
     return took
 
 
-def objects(target: dict[str, Any]) -> dict[str, Any]:
-    """Seconds that each of 50 pages of 1,000 takes as an object, and of CPU."""
-    from support.object_folders import destination, local_store, s3_store
-
-    local = local_store(Path(target["folder"], "objects"))
-    feed = destination(s3_store(target["endpoint"], target["bucket"]) if target["place"] == "s3" else local)
-    _load_pages(feed, feed.get_or_create_cursor(), 1)  # which imports
-    cpu = time.process_time()
-    took = _load_pages(feed, 1_000, 50)
-    return {"median": statistics.median(took), "cpu": (time.process_time() - cpu) / 50}
-
-
 # ----------------------------------------------------------------------------------------------------- in the parent
 
 
@@ -242,27 +230,11 @@ def _report_page(costs: dict[str, Any]) -> None:
         print(f"            the table has {files} now", flush=True)
 
 
-def _bench_objects(folder: Path) -> None:
-    """Pages as objects, on a local disk and on moto's S3 server, which takes a core of its own."""
-    from support.object_storage import Bucket, running_s3
-
-    with running_s3() as endpoint:
-        for place in ("local", "s3"):
-            Bucket(endpoint, "bench").close()
-            target = {"place": place, "folder": str(folder), "endpoint": endpoint, "bucket": "bench"}
-            took = _child("objects", {"warehouse": f"objects ({place})", **target}, {})
-            ms = {name: f"{seconds * 1000:.0f} ms" for name, seconds in took.items()}
-            print(
-                f"objects, {place:<5} a page of 1,000 in {ms['median']} at the median ({ms['cpu']} of CPU)", flush=True
-            )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--warehouse", choices=WAREHOUSES, action="append")
     parser.add_argument("--pages", type=int, default=50, help="how many more pages are committed one by one")
-    parser.add_argument("--objects", action="store_true", help="only pages as objects: local files and an S3 server")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -270,9 +242,6 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
-        if options.objects:
-            _bench_objects(folder)
-            return
         with ExitStack() as stack:
             sandbox = stack.enter_context(running_sandbox())
             sandbox.patch_account(feed_interval_seconds=0)

@@ -20,12 +20,10 @@ from airflow.cli import cli_parser
 
 from outbound_transfer.cli.console import main
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support import deliveries_table
 from support.deliveries_table import LOCAL_FILE, DeliveriesTable
-from support.tasks import FakeTaskInstance, SimulatedClock
 from support.warehouses import sqlite_hook
 
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -298,24 +296,13 @@ def test_the_feed_is_looked_for_where_the_page_does(set_up: SetUp, monkeypatch: 
     assert set_up.check()[1]["feed"]["status"] == "ok"
 
 
-def test_a_feed_in_objects(set_up: SetUp, tmp_path: Path) -> None:
-    path = f"file://{tmp_path}/lake/events"
-    task = FakeTaskInstance(
-        lambda: EventFeedToObjectStorageOperator(task_id="load", path=path), SimulatedClock(set_up.sandbox)
-    )
-    task.run()
-    status, found = set_up.check("--path", path)
-    assert (status, found["feed"]["status"]) == (0, "ok"), found
-    assert found["warehouse"]["found"].startswith(f"{path} has the feed of ")
-
-
 def test_nothing_configured_says_what_to_give(set_up: SetUp, single_machine: Path) -> None:
     deliveries_table.use_default(set_up.monkeypatch)
     status, found = set_up.check()
     assert status == 1
     assert str(single_machine / LOCAL_FILE) in str(found)
     assert not (single_machine / LOCAL_FILE).exists()
-    assert found["warehouse"]["to_do"] == "Give --sql-conn-id, --path or --iceberg-conn-id."
+    assert found["warehouse"]["to_do"] == "Give --sql-conn-id or --iceberg-conn-id."
 
 
 @pytest.mark.usefixtures("several_machines")

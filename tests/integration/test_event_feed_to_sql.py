@@ -498,7 +498,7 @@ def test_the_dag_starts_at_once_and_never_piles_up(airflow_database) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["event_feed_to_sql", "event_feed_to_iceberg", "event_feed_to_object_storage"])
+@pytest.mark.parametrize("module", ["event_feed_to_sql", "event_feed_to_iceberg"])
 def test_importing_an_operator_is_light(module: str) -> None:
     code = (
         "import sys, airflow.sdk; before = set(sys.modules);"

@@ -100,7 +100,6 @@ def test_a_command_for_views_that_cannot_be_made_says_why(landed, words: list[st
         ("feed reset --to 0 --sql-conn-id refused", "--sql-conn-id refused: OperationalError: .*onnection refused"),
         ("feed verify --sql-conn-id nowhere", "--sql-conn-id nowhere: OperationalError: unable to open database file"),
         ("feed status --iceberg-conn-id unknown --table a.b", "--iceberg-conn-id unknown: AirflowNotFoundException"),
-        ("feed status --path gs://bucket/feed", r"pip install 'airflow-provider-outbound-transfer\[gcs\]'"),
         ("views --apply --sql-conn-id unknown", "--sql-conn-id unknown: AirflowNotFoundException: .*unknown"),
     ],
 )

@@ -210,7 +210,7 @@ MISTAKES: dict[str, tuple[Callable[[Newcomer], object], str]] = {
     ),
     "`feed` without saying where it is": (
         lambda newcomer: main(["feed", "status"]),
-        "Where is the feed? Exactly one of these says it: --sql-conn-id, --path, --iceberg-conn-id.",
+        "Where is the feed? Exactly one of these says it: --sql-conn-id, --iceberg-conn-id.",
     ),
     "`feed status` before the first ingestion": (
         show_the_status_of_no_feed,

@@ -14,7 +14,6 @@ import pytest
 
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
-from outbound_transfer.transfers.event_feed_to_object_storage import EventFeedToObjectStorageOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer_sandbox.testing import Sandbox
@@ -37,7 +36,7 @@ class Destination:
     options: tuple[str, ...] = ()
 
 
-@pytest.fixture(params=["sql", "iceberg", "objects", "transfers"])
+@pytest.fixture(params=["sql", "iceberg", "transfers"])
 def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     kind, file = request.param, tmp_path / "warehouse.db"
     if kind == "iceberg":
@@ -52,13 +51,6 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
             return EventFeedToIcebergOperator(iceberg_conn_id="lake", table=iceberg.TABLE, **arguments)
 
         return Destination(make, remove_property, ("--iceberg-conn-id", "lake", "--table", iceberg.TABLE))
-    if kind == "objects":
-        path = f"file://{tmp_path}/events"
-        return Destination(
-            lambda **arguments: EventFeedToObjectStorageOperator(path=path, **arguments),
-            (tmp_path / "events" / "_feed" / "account=acme" / "address").unlink,
-            ("--path", path),
-        )
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(file)}))
 
     def delete_row() -> None:
@@ -133,7 +125,7 @@ def test_an_account_that_has_moved_is_bound_anew(run: Any, destination: Destinat
         run("acme")
 
 
-@pytest.mark.parametrize("destination", ["sql", "iceberg", "objects"], indirect=True)
+@pytest.mark.parametrize("destination", ["sql", "iceberg"], indirect=True)
 def test_the_commands_say_which_account_it_is(
     run: Any, command: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -24,7 +24,6 @@ ENTRANCES = [
     "outbound_transfer.triggers.transfer",
     "outbound_transfer.transfers.event_feed_to_iceberg",
     "outbound_transfer.transfers.event_feed_to_sql",
-    "outbound_transfer.transfers.event_feed_to_object_storage",
 ]
 
 #: What a DAG file's import may load beyond Airflow and the standard library: these small modules and no others.

@@ -44,15 +44,10 @@ EXEMPT = {
     "issue 3, the store": {
         "benchmarks/bench_ingest.py",
         "benchmarks/bench_query.py",
-        "e2e/browser/test_dashboard.py",
         "e2e/dbt/test_dbt.py",
-        "e2e/dbt/test_metrics.py",
         "e2e/warehouses/hooks.py",
         "integration/lake/test_iceberg.py",
-        "integration/lake/test_objects.py",
-        "integration/lake/test_recipes.py",
         "integration/test_event_feed_to_iceberg.py",
-        "integration/test_event_feed_to_object_storage.py",
         "integration/test_event_feed_to_sql.py",
         "integration/store/conftest.py",
         "integration/store/test_engine.py",
@@ -75,7 +70,6 @@ EXEMPT = {
         "support/first_runs.py",
         "support/iceberg.py",
         "support/known_transfers.py",
-        "support/object_folders.py",
         "support/warehouses.py",
     },
 }

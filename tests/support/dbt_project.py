@@ -51,10 +51,6 @@ class Project:
         self._execute(dbt_python(), "-I", script, json.dumps([command.split() for command in commands]), outcomes)
         return [Outcome(**outcome) for outcome in json.loads(outcomes.read_text())]
 
-    def metricflow(self, *arguments: str) -> str:
-        """Return what MetricFlow's command prints. An earlier command of dbt has parsed the project."""
-        return self._execute(dbt_python().with_name("mf"), *arguments)
-
     def _execute(self, *command: str | Path) -> str:
         env = os.environ | self._settings()
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)

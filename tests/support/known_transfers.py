@@ -1,4 +1,4 @@
-"""Eight transfers and five events of known days, and what each metric of include/dbt is of them, worked out by hand."""
+"""Eight transfers and five events of known days."""
 
 from __future__ import annotations
 
@@ -36,17 +36,8 @@ _EVENTS: Final = (
     (FAILED_AUTHENTICATION, 0, None),
 )
 
-METRICS: Final = ("sent", "expired", "pickup_rate", "time_to_pickup", "overdue", "failed_authentications")
-#: The metrics in this order, by days ago. None: there is no number.
-BY_DAY: Final = {
-    10: (1, 0, 2 / 2, 5_400, 0, 0),
-    9: (2, 1, 1 / 2, 5_430, 0, None),
-    5: (3, 0, 2 / 4, 3_600, 2, 2),
-    1: (2, 0, 0 / 4, None, 0, 1),
-    0: (0, 0, None, None, 0, 1),
-}
-#: Of all days together: no mean of the days' shares and medians.
-IN_ALL: Final = (8, 1, 5 / 12, 4_500, 2, 4)
+#: Days ago on which a transfer was sent.
+SENT: Final = (10, 9, 5, 1)
 
 
 def fill(warehouse: Warehouse, now: datetime) -> None:
@@ -72,11 +63,6 @@ def fill(warehouse: Warehouse, now: datetime) -> None:
         for line, (type_, ago, time) in enumerate(_EVENTS, 1)
     )
     store.load_page(Page(0, len(events), False, events, ()))
-
-
-def by_day(now: datetime) -> dict[str, tuple[float | None, ...]]:
-    """Return the metrics by date."""
-    return {f"{now - timedelta(days=ago):%Y-%m-%d}": values for ago, values in BY_DAY.items()}
 
 
 def _at(now: datetime, days_ago: int, time: str) -> datetime:

@@ -91,18 +91,3 @@
 {% macro databricks__seconds_between(first, last) -%}
     CAST(unix_micros({{ last }}) - unix_micros({{ first }}) AS double) / 1000000.0
 {%- endmacro %}
-
-
-{#- The day so many days after another. -#}
-{% macro date_after(day, days) -%}
-    {{ return(adapter.dispatch('date_after', 'outbound_transfer')(day, days)) }}
-{%- endmacro %}
-
-{% macro default__date_after(day, days) -%}
-    CAST({{ dbt.dateadd('day', days, day) }} AS date)
-{%- endmacro %}
-
-{#- The adapter's `dateadd` depends on the version of a running cluster. -#}
-{% macro databricks__date_after(day, days) -%}
-    date_add({{ day }}, {{ days }})
-{%- endmacro %}

@@ -57,17 +57,6 @@ def _loaded_asset(conn_id: str, name: str) -> Asset:
     return Asset(name=f"{conn_id}/{name}", uri=f"x-outbound-transfer://{conn_id}/{name}")
 
 
-def folder_asset(path: str) -> Asset:
-    """Return the asset of a folder of events: schedule a DAG on it to run when pages were loaded.
-
-    :param path: the folder, the same as the ingestion's.
-    :return: its events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
-    """
-    folder = path.rstrip("/")
-    scheme, _, rest = folder.rpartition("://")
-    return Asset(name=folder, uri=f"x-outbound-transfer://objects/{scheme or 'file'}/{rest.strip('/')}")
-
-
 def days_asset(asset: Asset) -> Asset:
     """Return the asset whose partitions are the UTC days of an asset, such as ``2026-11-22``.
 

@@ -146,7 +146,7 @@ def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Fin
             return
         place = find_deliveries()
         if not (place and place.conn_id):
-            to_do = "Give --sql-conn-id, --path or --iceberg-conn-id."
+            to_do = "Give --sql-conn-id or --iceberg-conn-id."
             yield Finding("warehouse", Health.UNKNOWN, "Nothing says where the feed is loaded.", to_do)
             yield _not_made("feed", "warehouse")
             return
@@ -161,7 +161,7 @@ def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Fin
             raise SystemExit(NO_FEED)
         yield _run(name, lambda: check_feed(open_sql_feed(warehouse, arguments), utc_now()))
     else:
-        name = arguments.path or f"connection '{arguments.iceberg_conn_id}'"
+        name = f"connection '{arguments.iceberg_conn_id}'"
         feed = _run(name, lambda: open_feed(arguments))
         yield Finding("warehouse", Health.OK, f"{name} has the feed of {feed.account}.")
         yield _run(name, lambda: check_feed(feed, utc_now()))

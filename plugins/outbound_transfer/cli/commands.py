@@ -218,17 +218,6 @@ def open_sql_feed(warehouse: Warehouse, arguments: Namespace) -> FeedMaintenance
     return SqlFeedMaintenance(EventStore(warehouse, _account(arguments, lambda: list_feeds(warehouse))))
 
 
-def _open_object_feed(arguments: Namespace) -> FeedMaintenance:
-    # Not at the top: pyarrow is optional.
-    from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
-    from outbound_transfer.lake.object_store import open_store
-    from outbound_transfer.lake.objects import ObjectEventDestination, list_accounts
-
-    store = open_store(arguments.path)
-    account = _account(arguments, lambda: list_accounts(store))
-    return ObjectFeedMaintenance(ObjectEventDestination(store, account))
-
-
 def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
     if not arguments.table:
         raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
@@ -244,7 +233,6 @@ def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
 #: The option that says where a feed is, and what opens it.
 KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
     "sql_conn_id": lambda arguments: open_sql_feed(open_feed_warehouse(arguments), arguments),
-    "path": _open_object_feed,
     "iceberg_conn_id": _open_iceberg_feed,
 }
 

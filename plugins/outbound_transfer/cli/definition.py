@@ -8,17 +8,18 @@ from datetime import timedelta
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_YES, ActionCommand, Arg, GroupCommand, lazy_load_command
 
-_WAREHOUSE = (
+#: The tables of a SQL database. Without an account: a person is one in all of them.
+_TABLES = (
     Arg(("--sql-conn-id",), help="Connection of the warehouse, if the feed is in a SQL database"),
     Arg(("--table-prefix",), help="Prefix of its tables' names", default="outbound_transfer_"),
     Arg(("--schema",), help="Schema of its tables (default: the connection's own)"),
+)
+_WAREHOUSE = (
+    *_TABLES,
     Arg(("--iceberg-conn-id",), help="Connection of the catalog, if the feed is in an Iceberg table"),
     Arg(("--table",), help="Namespace and table of Iceberg, such as lake.outbound_transfer_events"),
-    Arg(("--path",), help="Folder, such as s3://conn@bucket/folder, if the feed is in object storage"),
     Arg(("--account",), help="Account of the feed; required if there are several"),
 )
-#: Without an account: a person is one in all of them.
-_WHERE = _WAREHOUSE[:-1]
 
 
 def parse_days(text: str) -> timedelta:
@@ -79,7 +80,7 @@ def get_commands() -> list[GroupCommand]:
         "views",
         "Print the SQL of the analysts' views, or create them",
         Arg(("--dialect",), help="Database: duckdb, mysql, postgresql or sqlite (default: that of the connection)"),
-        *_WAREHOUSE[:3],
+        *_TABLES,
         Arg(("--apply",), help="Create the views, or replace them", action="store_true"),
         _OUTPUT,
     )
@@ -111,24 +112,24 @@ def get_commands() -> list[GroupCommand]:
     )
     privacy = GroupCommand(
         name="privacy",
-        help="What tables and lake have of a person, in all accounts",
+        help="What the tables have of a person, in all accounts",
         subcommands=(
             _command(
                 "export",
                 "export",
                 "Print it as JSON, without the addresses of others",
-                *_WHERE,
+                *_TABLES,
                 _EMAIL,
                 module="privacy",
             ),
-            _command("erase", "erase", "Erase it", *_WHERE, _EMAIL, _DRY_RUN, ARG_YES, _OUTPUT, module="privacy"),
+            _command("erase", "erase", "Erase it", *_TABLES, _EMAIL, _DRY_RUN, ARG_YES, _OUTPUT, module="privacy"),
         ),
     )
     retention = _command(
         "retention",
         "retention",
         "Delete old events and polls, and the people of old transfers, from a SQL database",
-        *_WHERE[:3],
+        *_TABLES,
         Arg(("--older-than",), help="Days, such as 365d", type=parse_days, required=True, metavar="DAYS"),
         _DRY_RUN,
         ARG_YES,

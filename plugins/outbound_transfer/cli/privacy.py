@@ -7,14 +7,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from outbound_transfer.cli.commands import KINDS, confirm, open_feed_warehouse, print_rows, with_connections
+from outbound_transfer.cli.commands import confirm, open_feed_warehouse, print_rows, with_connections
 from outbound_transfer.client.addresses import is_plain_address
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.personal_data import DeliveriesPersonalData
 from outbound_transfer.delivery.place import find_deliveries
-from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.store.personal_data import AddressSearch
-from outbound_transfer.warehouse.config import recipient_naming, table_naming
+from outbound_transfer.warehouse.config import table_naming
 from outbound_transfer.warehouse.connection import open_warehouse
 from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
 from outbound_transfer.warehouse.timestamps import utc_now
@@ -35,9 +34,7 @@ def erase(arguments: Namespace) -> None:
     if arguments.dry_run:
         counts = [{table: len(rows) for table, rows in each.find(search).items()} for each in locations]
     else:
-        confirm(
-            arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone, and locks the tables."
-        )
+        confirm(arguments, f"Erase {arguments.email} in {_names(locations)}? It cannot be undone.")
         counts = [each.erase(search) for each in locations]
     _print_counts(arguments, locations, counts, "erased")
     left = [each for place in locations if isinstance(place, DeliveriesPersonalData) for each in place.unfinished]
@@ -65,8 +62,7 @@ def retention(arguments: Namespace) -> None:
 def _search(arguments: Namespace) -> AddressSearch:
     if not is_plain_address(arguments.email):
         raise SystemExit("--email must be one address, such as ann@example.com.")
-    naming = recipient_naming()
-    return AddressSearch(arguments.email.strip(), naming.pseudonym(arguments.email) if naming.key else None)
+    return AddressSearch(arguments.email.strip())
 
 
 def _to_text(value: object) -> str:
@@ -93,8 +89,8 @@ def _print_counts(
 def _locations(arguments: Namespace) -> Iterator[PersonalData]:
     """Yield the table of deliveries, and the locations that the command names."""
     place = find_deliveries()
-    if place is None and not any(getattr(arguments, name, None) for name in KINDS):
-        raise SystemExit("Where? There is no table of deliveries, so give --sql-conn-id, --iceberg-conn-id or --path.")
+    if place is None and not arguments.sql_conn_id:
+        raise SystemExit("Where? There is no table of deliveries, so give --sql-conn-id.")
     tables: dict[tuple[str, str, str | None], None] = {}
     if arguments.sql_conn_id:
         tables[arguments.sql_conn_id, arguments.table_prefix, arguments.schema] = None
@@ -105,15 +101,3 @@ def _locations(arguments: Namespace) -> Iterator[PersonalData]:
             tables[place.conn_id, names["prefix"], names["schema"]] = None
     for conn_id, prefix, schema in tables:
         yield SqlPersonalData(open_warehouse(conn_id, prefix=prefix, schema=schema), f"connection '{conn_id}'")
-    # Not at the top: pyarrow and pyiceberg are optional.
-    if getattr(arguments, "path", None):
-        from outbound_transfer.lake.object_personal_data import ObjectPersonalData
-        from outbound_transfer.lake.object_store import open_store
-
-        yield ObjectPersonalData(open_store(arguments.path))
-    if getattr(arguments, "iceberg_conn_id", None):
-        if not arguments.table:
-            raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
-        from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
-
-        yield IcebergPersonalData(open_catalog(arguments.iceberg_conn_id), arguments.table)

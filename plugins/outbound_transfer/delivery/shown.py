@@ -14,7 +14,7 @@ from outbound_transfer.delivery.place import find_rows
 from outbound_transfer.observability import metrics
 from outbound_transfer.store.personal_data import ADDRESS
 from outbound_transfer.store.rows import Shown
-from outbound_transfer.warehouse.config import recipient_naming
+from outbound_transfer.warehouse.config import stores_recipients
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp, parse_timestamp
 
@@ -61,11 +61,14 @@ def emit_in_doubt(conn_id: str) -> None:
 
 def _shown(transfer: Transfer) -> Shown:
     """Return the page's columns for a transfer. A draft has no recipients there: it may never be sent."""
-    naming = recipient_naming()
-    recipients = []
-    for each in () if transfer.is_draft or naming.is_none else transfer.recipients:
-        email, name = map(storable_text, naming.stored(each.email, each.name or ""))
-        recipients.append({"email": email, "name": name, "picked_up_at": parse_event_timestamp(each.picked_up_at)})
+    recipients = [
+        {
+            "email": storable_text(each.email),
+            "name": storable_text(each.name or ""),
+            "picked_up_at": parse_event_timestamp(each.picked_up_at),
+        }
+        for each in (transfer.recipients if stores_recipients() and not transfer.is_draft else ())
+    ]
     return Shown(
         status=storable_text(transfer.status)[:_MAX_STATUS],
         subject=storable_text(transfer.subject),

@@ -1,5 +1,5 @@
-"""Destinations without SQL transactions: an Iceberg table, and objects in a folder.
+"""The event feed in an Iceberg table.
 
-What becomes visible at once is one thing there: a snapshot, an object. So a page's events and rejected lines are rows
-of one table (:mod:`.rows`), and the cursor is part of the same snapshot or object.
+A snapshot is what becomes visible at once. So a page's events and rejected lines are rows of one table
+(:mod:`.rows`), and the cursor is a property of the table, changed in the same commit.
 """

@@ -19,9 +19,6 @@ _FEED: Final = f"{_PREFIX}feed."
 #: The property with the site address that an account's name is bound to, before the name.
 ADDRESS: Final = f"{_PREFIX}address."
 
-#: The property with the lines whose content was erased, and is not stored again.
-ERASED: Final = f"{_PREFIX}erased"
-
 #: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
 

@@ -125,10 +125,6 @@ class FeedTable:
             transaction = table.transaction()
             try:
                 _stage(transaction, plan(table, commit_id), commit_id, expire_before)
-            except FileNotFoundError:
-                if self.load().metadata == table.metadata:
-                    raise
-                continue  # an erasure has rewritten the rows
             except ValueError as error:
                 raise UnusableTable(f"the table {self.name} is not as this package creates it: {error}") from error
             try:

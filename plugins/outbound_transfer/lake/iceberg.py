@@ -13,9 +13,9 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from outbound_transfer.client.events import Page
-from outbound_transfer.lake.feed_state import ADDRESS, ERASED, FeedState, read_state
+from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
-from outbound_transfer.lake.rows import SCHEMA, decode_erased, page_table
+from outbound_transfer.lake.rows import SCHEMA, page_table
 from outbound_transfer.warehouse.destination import (
     EventDestination,
     check_account,
@@ -107,9 +107,7 @@ class IcebergEventDestination(EventDestination):
 
         def plan(table: Table, commit_id: str) -> Change:
             state = self._state_at(table, page.cursor).after(page)
-            erased = decode_erased(table.properties.get(ERASED, "[]"))
-            new = page_table(self.account, page, now, erased) if erased else rows
-            return self.change(state, commit_id, append=new)
+            return self.change(state, commit_id, append=rows)
 
         self.table.commit(plan, expire_before=now - self._keep_snapshots_for)
         return int(rows.num_rows) - len(page.rejected)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
-from outbound_transfer.store.event_content import content_digest, erase_event, event_of
-from outbound_transfer.store.personal_data import ERASED, AddressSearch, erased_line, read_erased_digest
+from outbound_transfer.store.event_content import content_digest
 from outbound_transfer.warehouse.tables import PERSONAL_DATA
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 
@@ -56,71 +54,16 @@ SCHEMA: Final = pa.schema(
 )
 
 
-_PERSONAL: Final = [each.name for each in SCHEMA if each.metadata[b"doc"].endswith(PERSONAL_DATA.encode())]
-
-
-class ErasedLine(NamedTuple):
-    """An event whose content was erased, or a rejected line: what is known of it when it is read again."""
-
-    event_id: str | None
-    digest: str
-
-
-def encode_erased(lines: Iterable[ErasedLine]) -> str:
-    """Return erased lines as JSON, in an order of their own."""
-    return json.dumps(sorted(set(lines), key=str))
-
-
-def decode_erased(text: str | bytes) -> set[ErasedLine]:
-    """Return the erased lines of :func:`encode_erased`."""
-    return {ErasedLine(*each) for each in json.loads(text)}
-
-
-def page_table(account: str, page: Page, loaded_at: datetime, erased: Set[ErasedLine] = frozenset()) -> pa.Table:
+def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
     """Return a page as a table of :data:`SCHEMA`, in the order of its lines, each event once.
 
     :param loaded_at: with a time zone.
-    :param erased: lines whose content is not stored again.
     """
     lines: list[Event | RejectedLine] = [*distinct_events(page), *page.rejected]
-    if erased:
-        ids = {each.event_id for each in erased}
-        lines = [_erase(each, erased) if _event_id(each) in ids else each for each in lines]
     rows = sorted(lines, key=lambda each: each.line_number)
     columns = zip(*(_row(account, page.cursor, each, loaded_at) for each in rows), strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)] if rows else None
     return pa.Table.from_arrays(arrays, schema=SCHEMA) if arrays else SCHEMA.empty_table()
-
-
-def _event_id(line: Event | RejectedLine) -> str | None:
-    return line.event_id if isinstance(line, Event) else None
-
-
-def _erase(line: Event | RejectedLine, known: Set[ErasedLine] | None = None) -> Event | RejectedLine:
-    """Return a line without its content; the line itself if it is not among known ones."""
-    if isinstance(line, Event):
-        new: Event | RejectedLine = erase_event(line)
-    else:
-        new = RejectedLine(line.line_number, erased_line(line.raw), ERASED)
-    return new if known is None or _identify(new) in known else line
-
-
-def _identify(erased: Event | RejectedLine) -> ErasedLine:
-    raw = erased.raw if isinstance(erased, Event) else erased.raw.decode()
-    return ErasedLine(_event_id(erased), read_erased_digest(raw) or "")
-
-
-def erase_row(row: Mapping[str, Any], search: AddressSearch) -> tuple[dict[str, Any], ErasedLine] | None:
-    """Return a row of :data:`SCHEMA` without its content, and what is known of it; None if it has no such address."""
-    if not any(search.matches(row[name]) for name in _PERSONAL):
-        return None
-    if row["event_id"] is None:
-        line: Event | RejectedLine = RejectedLine(0, row["rejected_line"], "")
-    else:
-        line = event_of(row)
-    erased = _erase(line)
-    values = dict(zip(SCHEMA.names, _row("", 0, erased, row["loaded_at"]), strict=True))
-    return {**row, **{name: values[name] for name in _PERSONAL}}, _identify(erased)
 
 
 def distinct_events(page: Page) -> Iterator[Event]:

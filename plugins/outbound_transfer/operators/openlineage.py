@@ -104,15 +104,6 @@ def _loading_lineage(source: str, namespace: str, names: Sequence[str], operator
     return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])
 
 
-def folder_lineage(source: str, operator: Any) -> OperatorLineage[Any, Any]:
-    """Return the datasets of an ingestion into a folder of objects; none of them contains a key.
-
-    :param source: the dataset of the account that is read: ``events``.
-    """
-    account = Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name=source)
-    return OperatorLineage(inputs=[account], outputs=[dataset_of(operator.path)])
-
-
 def _table_namespace(sql_conn_id: str, schema: str | None) -> tuple[str, tuple[str, ...]]:
     """Return the namespace of a warehouse, and the parts that qualify its tables' names."""
     hook: Any = BaseHook.get_hook(sql_conn_id)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import re
 import unicodedata
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -35,17 +33,13 @@ class AddressSearch:
     """Finds an address in text, JSON and URLs, in any case of letters and however it is escaped there.
 
     ``joann@example.com`` and ``ann@example.com.au`` are not ``ann@example.com``.
-
-    :param pseudonym: what may be stored in the place of the address; None if nothing is.
     """
 
-    def __init__(self, address: str, pseudonym: str | None = None) -> None:
-        known = (address, normalize_address(address), to_unicode_domain(address), pseudonym)
+    def __init__(self, address: str) -> None:
+        known = (address, normalize_address(address), to_unicode_domain(address))
         # Not casefold(): "strauß@" is not "strauss@".
         self.forms = list(
-            dict.fromkeys(
-                unicodedata.normalize(form, each).lower() for each in known if each for form in ("NFC", "NFD")
-            )
+            dict.fromkeys(unicodedata.normalize(form, each).lower() for each in known for form in ("NFC", "NFD"))
         )
         self._pattern = re.compile("|".join(map(re.escape, self.forms)))
 
@@ -115,37 +109,6 @@ def erased_line(line: bytes) -> bytes:
     if read_erased_digest(line.decode(errors="replace")):
         return line
     return erased_content(hashlib.sha256(line).hexdigest()).encode()
-
-
-@dataclass(frozen=True)
-class RecipientNaming:
-    """How recipients are stored: ``names``, keyed ``pseudonyms``, or, with any other mode, not at all.
-
-    :ivar key: the secret of pseudonyms; without it, none is stored.
-    """
-
-    mode: str = "names"
-    key: str = field(default="", repr=False)
-
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing is stored of recipients but their number."""
-        return self.mode != "names" and not (self.mode == "pseudonyms" and self.key)
-
-    def pseudonym(self, email: str) -> str:
-        """Return the pseudonym of an address: the same for the same mailbox and key."""
-        digest = hmac.new(self.key.encode(), normalize_address(email).encode(errors="replace"), hashlib.sha256)
-        return f"{digest.hexdigest()[:20]}@pseudonym.invalid"
-
-    def stored(self, email: str, name: str) -> tuple[str, str]:
-        """Return the address and the name that are stored of a recipient."""
-        if self.is_none:
-            return "", ""
-        return (self.pseudonym(email), "") if self.mode == "pseudonyms" else (email, name)
-
-
-#: Recipients are stored as they are.
-AS_THEY_ARE: Final = RecipientNaming()
 
 
 def _to_text(value: Any) -> str:

@@ -82,7 +82,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.warehouse.accounts import bind_account
-        from outbound_transfer.warehouse.config import recipient_naming
+        from outbound_transfer.warehouse.config import stores_recipients
         from outbound_transfer.warehouse.connection import open_warehouse
         from outbound_transfer.warehouse.transfers import TransferTables
 
@@ -91,7 +91,9 @@ class TransfersToSqlOperator(OutboundTransferOperator):
             warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
             account = self.account or hook.get_account()
             bind_account(warehouse, account, hook.get_account())
-            tables = TransferTables(warehouse, account, self.outbound_transfer_conn_id, naming=recipient_naming())
+            tables = TransferTables(
+                warehouse, account, self.outbound_transfer_conn_id, stores_recipients=stores_recipients()
+            )
             result = self._sync(hook, tables, tables.sync_state())
             result["outstanding"] = len(tables.sync_state().outstanding)
         self.log.info(

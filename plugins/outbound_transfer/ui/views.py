@@ -15,7 +15,7 @@ from outbound_transfer.ui import queries, view_models
 from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH_SECONDS, WINDOWS, Filter
 from outbound_transfer.ui.queries import Row, TaskKey, row_position
 from outbound_transfer.ui.rendering import render_page
-from outbound_transfer.warehouse.config import recipient_naming
+from outbound_transfer.warehouse.config import stores_recipients
 from outbound_transfer.warehouse.local_file import LOCAL_FILE
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def deliveries_page(wanted: Filter, readable: Collection[str], now: datetime) ->
     """
     place = _find_place()
     found = queries.overview(_open(place), wanted, readable, now)
-    web_urls, shows_recipients = _web_urls(found.deliveries), not recipient_naming().is_none
+    web_urls, shows_recipients = _web_urls(found.deliveries), stores_recipients()
     return render_page(
         "deliveries.html",
         now=now,
@@ -64,7 +64,7 @@ def task_page(task: TaskKey, now: datetime) -> Response:
     :raises NotConfigured: there is no table of deliveries.
     """
     rows = queries.task_deliveries(_open(_find_place()), task)
-    web_urls, shows_recipients = _web_urls(rows), not recipient_naming().is_none
+    web_urls, shows_recipients = _web_urls(rows), stores_recipients()
     return render_page(
         "task.html",
         now=now,

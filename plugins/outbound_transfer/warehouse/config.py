@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final, TypedDict
 
 from outbound_transfer.airflow_compat.names import conf
-from outbound_transfer.store.personal_data import RecipientNaming
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
-
-log = logging.getLogger(__name__)
 
 _SECTION: Final = "outbound_transfer"
 
@@ -26,19 +22,9 @@ def get_option(name: str, default: str = "") -> str:
     return str(conf.get(_SECTION, name, fallback=default))
 
 
-def recipient_mode() -> str:
-    """Return the mode of :func:`recipient_naming`, for which no key is needed."""
-    return get_option("recipients", "names").strip().lower()
-
-
-def recipient_naming() -> RecipientNaming:
-    """Return how recipients are stored: an unknown mode, or no key, stores none."""
-    try:
-        key = get_option("pseudonym_key")
-    except Exception as error:  # of a command, or of any secrets backend
-        log.warning("Recipients get no pseudonyms: pseudonym_key cannot be read: %s", type(error).__name__)
-        key = ""
-    return RecipientNaming(recipient_mode(), key)
+def stores_recipients() -> bool:
+    """Return whether names and addresses of recipients are stored and shown; an unknown mode stores none."""
+    return get_option("recipients", "names").strip().lower() == "names"
 
 
 def table_naming() -> TableNaming:

@@ -234,11 +234,6 @@ class Warehouse:
         """Insert the rows whose key is new, in bulk; return their number."""
         return self.dialect.insert(tx, self.qualified(table), table, rows) if rows else 0
 
-    def compact(self, tables: Iterable[Table]) -> None:
-        """Write tables anew, so that their files have nothing of what was deleted. Locks them."""
-        with self._connection() as connection:
-            self.dialect.compact(connection, [self.qualified(table) for table in tables])
-
     def run(self, tx: Any, statement: str, parameters: Sequence[Any] = (), **tables: Table) -> Any:
         """Execute a statement in the form that :meth:`render` takes; return ``tx``."""
         tx.execute(self.render(statement, **tables), parameters)

@@ -22,10 +22,9 @@ class NotASqlConnection(WarehouseError):
 
 
 class UnsupportedWarehouse(WarehouseError):
-    """The database cannot keep the rows and the cursor together, or changes what it is given; or the storage overwrites
-    an object that it was told to create only.
+    """The database cannot keep the rows and the cursor together, or changes what it is given.
 
-    What to do: load the feed in the way, or use a storage, that the message names. Not retried; no table is made.
+    What to do: load the feed in the way that the message names. Not retried; no table is made.
     """
 
 
@@ -82,11 +81,10 @@ class UnknownFeed(WarehouseError):
 
 
 class InvalidCursor(WarehouseError):
-    """The stored cursor, or the one to set, is not a valid cursor; or objects that are the cursor are damaged or gone.
-    Nothing was loaded.
+    """The stored cursor, or the one to set, is not a valid cursor. Nothing was loaded.
 
     What to do: run ``outbound-transfer feed rebuild-cursor``, or ``reset --to``: the cursor was changed from outside.
-    Restore objects, or run the command that the message names. Not retried.
+    Not retried.
     """
 
 

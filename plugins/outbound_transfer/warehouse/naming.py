@@ -1,9 +1,8 @@
-"""Names of tables and folders, apart from what stores them: operators check them without importing SQLAlchemy."""
+"""Names of tables, apart from what stores them: operators check them without importing SQLAlchemy."""
 
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import unquote
 
 from outbound_transfer.warehouse.errors import InvalidName
 
@@ -56,22 +55,6 @@ def check_table(name: Any) -> None:
     _check_text("table", name)
     if "." not in name or not all(name.split(".")):
         raise InvalidName(f"'{name}' is not the name of an Iceberg table: write namespace.table")
-
-
-def check_path(path: Any) -> None:
-    """Check that a path names one folder, in the same way for every loader.
-
-    :raises InvalidName: it does not.
-    """
-    _check_text("path", path)
-    _, scheme, rest = path.rpartition("://")
-    parts = rest.strip("/").split("/")
-    if not scheme and not path.startswith("/"):
-        raise InvalidName("the path must be absolute, or begin with a scheme, such as s3://conn@bucket/folder")
-    if any(unquote(part) in ("", ".", "..") for part in parts):
-        raise InvalidName("the path must name a folder, and none of its parts may be empty, '.' or '..'")
-    if any(not char.isprintable() or char in "*?[]{}#%\\" for char in rest):
-        raise InvalidName("the path has a character that loaders take for a pattern or an escape: *?[]{}#% or a \\")
 
 
 def _check_text(argument: str, value: Any) -> None:

@@ -33,9 +33,6 @@ _PERSONAL: Final = {
     table: names for table in TABLES if (names := [each.name for each in table.columns if each.info.get("personal")])
 }
 
-#: Names the rows of a lake, of which there is one table, in counts.
-LAKE_ROWS: Final = "events"
-
 #: Statuses of what nobody can pick up any more, as a list in SQL.
 _FINISHED: Final = ", ".join(f"'{each}'" for each in (*TERMINAL_STATUSES, DELETED))
 
@@ -54,7 +51,7 @@ _OLD_RECIPIENTS: Final = (
 
 
 class PersonalData(ABC):
-    """What one database, table or folder has of a person.
+    """What one database has of a person.
 
     :ivar location: names it, in counts.
     """
@@ -67,7 +64,7 @@ class PersonalData(ABC):
 
     @abstractmethod
     def erase(self, search: AddressSearch) -> dict[str, int]:
-        """Erase an address from these rows, and what was deleted from the files; return their number by table.
+        """Erase an address from these rows; return their number by table. Files may keep the old values.
 
         Ids, cursors, times and digests stay, so what is read again is known, and stored as it is.
         """
@@ -113,7 +110,6 @@ class SqlPersonalData(PersonalData):
                 key = {column.name: row[column.name] for column in table.primary_key}
                 change = partial(self._erase, table, key, search)
                 counts[table.name] += self._warehouse.retry_on_conflict(change)
-        self._warehouse.compact(tables)
         return {name: count for name, count in counts.items() if count}
 
     def _erase(self, table: Table, key: Mapping[str, Any], search: AddressSearch) -> bool:

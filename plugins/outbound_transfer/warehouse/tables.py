@@ -187,7 +187,7 @@ RECIPIENTS: Final = Table(
     _account(),
     _transfer_id(),
     _column("position", INTEGER, "the position within the transfer, from 1; an address may occur twice", key=True),
-    _column("email", TEXT, "address; a pseudonym, or empty, if the option `recipients` says so", personal=True),
+    _column("email", TEXT, "address; empty if the option `recipients` is `none`", personal=True),
     _column("name", TEXT, "name", personal=True),
     _column("picked_up_at", TIME, "when this recipient downloaded; NULL until then", null=True),
     comment="The recipients of these transfers.",

@@ -11,7 +11,6 @@ import msgspec
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
-from outbound_transfer.store.personal_data import AS_THEY_ARE, RecipientNaming
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, fetch_some, scalar
 from outbound_transfer.warehouse.rows import storable_text
 from outbound_transfer.warehouse.schema import LISTING, ensure_schema
@@ -69,7 +68,7 @@ class TransferTables:
     :param account: name of the account; several accounts share the tables.
     :param conn_id: Airflow connection, which identifies the key.
     :param clock: returns the time; default: the database's, as the clocks of workers differ.
-    :param naming: how recipients are stored.
+    :param stores_recipients: whether names and addresses are stored, or empty texts.
     """
 
     def __init__(
@@ -79,9 +78,10 @@ class TransferTables:
         conn_id: str,
         *,
         clock: Callable[[], datetime] | None = None,
-        naming: RecipientNaming = AS_THEY_ARE,
+        stores_recipients: bool = True,
     ) -> None:
-        self._warehouse, self._account, self._conn_id, self._naming = warehouse, account, conn_id, naming
+        self._warehouse, self._account, self._conn_id = warehouse, account, conn_id
+        self._stores_recipients = stores_recipients
         self.now = clock or warehouse.now
 
     def sync_state(self) -> SyncState:
@@ -216,7 +216,8 @@ class TransferTables:
                 self._account,
                 transfer.id,
                 position,
-                *map(storable_text, self._naming.stored(recipient.email, recipient.name or "")),
+                storable_text(recipient.email) if self._stores_recipients else "",
+                storable_text(recipient.name or "") if self._stores_recipients else "",
                 parse_event_timestamp(recipient.picked_up_at),
             )
             for position, recipient in enumerate(transfer.recipients, 1)

@@ -63,5 +63,5 @@ def test_the_connection_is_refused_before_it_is_opened(conn_type: str, outcomes:
     wanted_hook, start = REFUSED[conn_type]
     assert (hook, error) == (wanted_hook, "UnsupportedWarehouse")
     assert text.startswith(start)
-    assert "EventFeedToObjectStorageOperator" in text
+    assert "EventFeedToIcebergOperator" in text
     assert "secret" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from outbound_transfer.warehouse.errors import (
 from support import iceberg
 from support.feed_pages import event, events, page
 from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
+from support.repository import REPOSITORY
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ALL = [f"e{number}" for number in range(LINES * PAGES)]
@@ -67,6 +69,12 @@ def test_a_page_is_its_rows_its_cursor_and_one_snapshot(lake) -> None:
     with pytest.raises(CursorMoved):
         destination.load_page(page(0, *events(0, 3)))
     assert (len(lake.ids()), problems(lake)) == (3, [])
+
+
+def test_the_docs_have_the_columns() -> None:
+    page = (REPOSITORY / "docs/warehouses.md").read_text()
+    table = page.partition("| column | type |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == SCHEMA.names
 
 
 def test_a_table_has_a_comment_for_each_column_and_its_days_as_partitions(lake) -> None:

@@ -110,7 +110,7 @@ def test_an_unknown_database_that_keeps_less_is_refused(bent: type[Bent], group:
     file = tmp_path / "warehouse.db"
     with pytest.raises(UnsupportedWarehouse, match=BENT[bent]) as refused:
         ensure_schema(Warehouse(bent_hook(bent, file)), group, utc_now())
-    assert "EventFeedToObjectStorageOperator" in str(refused.value)
+    assert "EventFeedToIcebergOperator" in str(refused.value)
     assert table_names(file) == []
 
 

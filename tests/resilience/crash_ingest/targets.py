@@ -1,12 +1,10 @@
 """Destinations that are killed, and what their steps are.
 
-A step is a SQL statement or a commit, a file that is read or written, or a call of an object store.
+A step is a SQL statement or a commit, a file that is read or written.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx
 import s3fs  # noqa: F401  # so that it is not imported in each of the many processes
 from pyarrow import parquet
 from pyiceberg.avro.file import AvroOutputFile
@@ -26,28 +23,22 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
-from outbound_transfer.lake.iceberg_personal_data import IcebergPersonalData
-from outbound_transfer.lake.object_maintenance import ObjectFeedMaintenance
-from outbound_transfer.lake.object_personal_data import ObjectPersonalData
-from outbound_transfer.lake.object_store import ObjectStore
-from outbound_transfer.lake.objects import ObjectEventDestination
 from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
-from outbound_transfer.warehouse.errors import UnknownFeed, WarehouseBusy
+from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
+from outbound_transfer.warehouse.personal_data import SqlPersonalData
 from outbound_transfer.warehouse.schema import FEED
 from resilience.crash_ingest.killer import Killer
-from support import mariadb, object_storage, postgres
+from support import mariadb, postgres
 from support.feed_pages import CURSOR, IDS, REJECTED, drop_tables, event, page
 from support.iceberg import TABLE, open_lake
-from support.object_folders import OpenStore, destination, local_store, s3_store, stored_rows
 from support.warehouses import Hook, InventedPostgresql, ObservedConnection, hook_at
 
 SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", "mysqlclient")
-LAKES = ("iceberg", "objects", "objects-s3")
+LAKES = ("iceberg",)
 WAREHOUSES = (*SQL_WAREHOUSES, *LAKES)
 
 
@@ -75,16 +66,16 @@ class Target(ABC):
         """Open what resets it, likewise."""
 
     @abstractmethod
-    def personal_data(self, killer: Killer | None = None) -> PersonalData:
-        """Open what erases persons, likewise."""
-
-    @abstractmethod
     def read(self) -> tuple[int, list[str], int]:
         """Return the cursor, the ids of events, and the number of rejected lines."""
 
     def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
-        """Erase a person, as a user does."""
-        self.personal_data(killer).erase(search)
+        """Erase a person; a lake's rows are its engine's to change."""
+        raise NotImplementedError
+
+    def count_persons(self, search: AddressSearch) -> int:  # as above
+        """Return how many rows have a person's address."""
+        return 0
 
     def found(self, search: AddressSearch) -> dict[str, Any]:
         """Return what is there, what ``feed verify`` says of it, and how many rows have a person's address."""
@@ -93,7 +84,7 @@ class Target(ABC):
             cursor, ids, rejected = self.read()
         except UnknownFeed:
             problems, cursor, ids, rejected = [], 0, [], 0
-        persons = sum(map(len, self.personal_data().find(search).values()))
+        persons = self.count_persons(search)
         numbers = sorted(map(int, ids))
         return {"cursor": cursor, "ids": numbers, "rejected": rejected, "problems": problems, "persons": persons}
 
@@ -129,8 +120,12 @@ class WarehouseTarget(Target):
     def maintenance(self, killer: Killer | None = None) -> SqlFeedMaintenance:
         return SqlFeedMaintenance(self.open(killer))
 
-    def personal_data(self, killer: Killer | None = None) -> SqlPersonalData:
-        return SqlPersonalData(self._warehouse(killer), "the warehouse")
+    def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
+        SqlPersonalData(self._warehouse(killer), "the warehouse").erase(search)
+
+    def count_persons(self, search: AddressSearch) -> int:
+        found = SqlPersonalData(self._warehouse(None), "the warehouse").find(search)
+        return sum(map(len, found.values()))
 
     def read(self) -> tuple[int, list[str], int]:
         ((cursor,),) = self.hook.fetch(CURSOR)
@@ -156,7 +151,6 @@ class IcebergTarget(Target):
             other.open().get_or_create_cursor()
             other.open().load_page(page(0, event(1)))
             other.maintenance().reset(0)
-            other.personal_data().erase(AddressSearch("ann@example.com"))
             list(other.maintenance().find_problems())
 
     def empty(self) -> None:
@@ -173,7 +167,6 @@ class IcebergTarget(Target):
                 (AvroOutputFile, "__exit__", "write a manifest or a list of them"),
                 (ToOutputFile, "table_metadata", "write the metadata"),
                 (pyarrow.PyArrowFile, "open", "read a file"),
-                (pyarrow.PyArrowFileIO, "delete", "remove a file"),
             ):
                 killer.watch(owner, name, what)
         return open_lake(self._folder).catalog
@@ -185,61 +178,9 @@ class IcebergTarget(Target):
     def maintenance(self, killer: Killer | None = None) -> IcebergFeedMaintenance:
         return IcebergFeedMaintenance(self.open(killer))
 
-    def personal_data(self, killer: Killer | None = None) -> IcebergPersonalData:
-        return IcebergPersonalData(self._catalog(killer), TABLE)
-
     def read(self) -> tuple[int, list[str], int]:
         lake = open_lake(self._folder)
         return self.maintenance().read_cursor(), lake.ids(), len(lake.rows()) - len(lake.ids())
-
-
-class ObjectTarget(Target):
-    """A folder of objects."""
-
-    def __init__(self, open_store: OpenStore, empty: Callable[[], None]) -> None:
-        self._open_store, self._empty = open_store, empty
-
-    def empty(self) -> None:
-        self._empty()
-
-    def _store(self, killer: Killer | None) -> ObjectStore:
-        store = self._open_store()
-        if killer:
-            for name in ("cat_file", "pipe_file", "rm_file", "ls"):
-                killer.watch(store.fs, name, lambda *args, name=name, **options: f"{name} {_shown(args, options)}")
-            for name in ("link", "replace", "fsync"):  # those of local files
-                killer.watch(os, name, name)
-        return store
-
-    def open(self, killer: Killer | None = None) -> ObjectEventDestination:
-        return destination(self._store(killer))
-
-    def maintenance(self, killer: Killer | None = None) -> ObjectFeedMaintenance:
-        return ObjectFeedMaintenance(self.open(killer))
-
-    def personal_data(self, killer: Killer | None = None) -> ObjectPersonalData:
-        return ObjectPersonalData(self._store(killer))
-
-    def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
-        """Erase a person; what an erasure that was killed has left is deleted as the error says."""
-        try:
-            super().erase(search, killer)
-        except WarehouseBusy as busy:
-            (left,) = re.findall(r"if it was killed, delete (\S+)$", str(busy))
-            self._store(None).fs.rm_file(left)
-            self.erase(search)
-
-    def read(self) -> tuple[int, list[str], int]:
-        rows = stored_rows(self._open_store())
-        ids = [row["event_id"] for row in rows if row["event_id"] is not None]
-        return self.maintenance().read_cursor(), ids, sum(row["rejected_line"] is not None for row in rows)
-
-
-def _shown(args: tuple[Any, ...], options: dict[str, Any]) -> str:
-    """What a call is about: the kind of object, and whether it is created."""
-    kinds = ("_probe", "_feed", "_tmp", "page-", "account=")
-    kind = next((kind for kind in kinds if args and kind in str(args[0])), "folder")
-    return f"{kind}{' create' if options.get('mode') == 'create' else ''}"
 
 
 def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Target:
@@ -249,17 +190,6 @@ def target_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> Tar
     """
     if name == "iceberg":
         return IcebergTarget(folder / "iceberg")
-    if name == "objects":
-        files = folder / "objects"
-        return ObjectTarget(lambda: local_store(files), lambda: shutil.rmtree(files, ignore_errors=True))
-    if name == "objects-s3":
-        endpoint = database_of(name)
-
-        def empty() -> None:
-            httpx.post(f"{endpoint}/moto-api/reset").raise_for_status()
-            object_storage.Bucket(endpoint, "crash").close()
-
-        return ObjectTarget(lambda: s3_store(endpoint, "crash"), empty)
     return warehouse_of(name, folder, database_of)
 
 
@@ -276,7 +206,7 @@ def warehouse_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> 
 @contextmanager
 def databases() -> Iterator[Callable[[str], Any]]:
     """The database of each destination that has a server; the server is started when it is first asked for."""
-    servers = {"objects-s3": object_storage.running_s3, "mysqlclient": mariadb.running_server}
+    servers = {"mysqlclient": mariadb.running_server}
     started: dict[Any, Any] = {}
     with ExitStack() as stack:
 

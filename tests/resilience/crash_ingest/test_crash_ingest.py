@@ -17,11 +17,9 @@ pytestmark = pytest.mark.slow
     ("name", "work", "moment", "every"),
     [
         *[("sqlite", "ingest", moment, 11) for moment in ("before", "during", "after")],
-        *[("objects", "ingest", moment, 4) for moment in ("before", "during", "after")],
         *[(name, "ingest", "after", 17) for name in ("duckdb", "iceberg", "psycopg", "portable", "mysqlclient")],
         *[(name, "erase", "after", 17) for name in ("sqlite", "duckdb", "psycopg", "mysqlclient")],
-        *[("iceberg", "erase", "before", 13), ("objects", "erase", "before", 3), ("objects-s3", "erase", "after", 4)],
-        *[("iceberg", "reset", "after", 7), ("objects", "reset", "before", 4), ("objects-s3", "reset", "after", 2)],
+        ("iceberg", "reset", "after", 7),
     ],
 )
 def test_a_kill_leaves_whole_pages_and_the_next_runs_do_the_rest(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from outbound_transfer.store.personal_data import (
     AddressSearch,
-    RecipientNaming,
     erase_list,
     erased_line,
     read_erased_digest,
@@ -109,10 +108,3 @@ def test_of_files_and_recipients_those_with_the_address_are_erased() -> None:
     people = [{"email": "bob@example.com", "name": "Bob"}, {"email": ANN.upper(), "name": "Ann", "picked_up_at": "x"}]
     people[0]["name"] = f"{ANN}.au"  # whose name is no file's
     assert erase_list(SEARCH, people) == [people[0], {"email": "(erased)", "name": "(erased)", "picked_up_at": "x"}]
-
-
-def test_a_pseudonym_is_of_a_mailbox_and_a_key() -> None:
-    naming = RecipientNaming("pseudonyms", "secret")
-    assert naming.stored("Ann@Example.com", "Ann") == naming.stored("ann@example.com", "")
-    assert naming.pseudonym(ANN) != RecipientNaming("pseudonyms", "other").pseudonym(ANN)
-    assert "secret" not in repr(naming)

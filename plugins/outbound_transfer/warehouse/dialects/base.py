@@ -113,9 +113,6 @@ class WarehouseDialect:
         """Commit the transaction."""
         connection.commit()
 
-    def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # unknown of other databases
-        """Write tables anew, given their quoted names, so that their files have nothing of what was deleted."""
-
     def rowcount(self, tx: Any) -> int:
         """Return the number of rows that the last statement changed."""
         return int(tx.rowcount)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import threading
 import time
 import uuid
@@ -120,32 +119,6 @@ class _SharedInstance:
                 finally:
                     self._close()
 
-    def compact(self) -> None:
-        """Write the file anew, without the old values that a checkpoint leaves in blocks which others share.
-
-        :raises WarehouseBusy: another thread uses the file, and what it commits would be in the old one.
-        """
-        new = self._path.with_name(f"{self._path.name}.compacted")
-        quoted = str(new).replace("'", "''")
-        with self._lock:
-            if self._users > 1:
-                raise WarehouseBusy(f"another thread uses {self._path}, which has old rows: repeat the command")
-            for each in (new, Path(f"{new}.wal")):  # of a process that was killed
-                each.unlink(missing_ok=True)
-            self._instance.execute(f"CHECKPOINT {_NAME}")  # so that the old file's log is empty
-            self._instance.execute(f"ATTACH '{quoted}' AS {_NAME}_new (ROW_GROUP_SIZE {_ROW_GROUP})")
-            try:
-                self._instance.execute(f"COPY FROM DATABASE {_NAME} TO {_NAME}_new")
-            except BaseException:
-                self._instance.execute(f"DETACH {_NAME}_new")
-                new.unlink()
-                raise
-            self._instance.execute(f"DETACH {_NAME}_new")
-            shutil.copymode(self._path, new)
-            new.replace(self._path)  # other processes wait for the old one until it is detached
-            self._instance.execute(f"DETACH {_NAME}")
-            self._attach(self._read_header())
-
     def cursor(self) -> Any:
         tx = self._instance.cursor()
         tx.execute(f"USE {_NAME}")
@@ -178,7 +151,7 @@ class _AttachedConnection:
 
     def __init__(self, file: _SharedInstance) -> None:
         file.attach()
-        self.cursor, self.close, self.compact = file.cursor, file.detach, file.compact
+        self.cursor, self.close = file.cursor, file.detach
 
 
 #: By path and process: an instance does not outlive a fork.
@@ -284,10 +257,6 @@ class DuckDbDialect(WarehouseDialect):
 
     def commit(self, connection: Any, tx: Any) -> None:  # noqa: ARG002  # a cursor of DuckDB is a connection of its own
         tx.commit()
-
-    def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # noqa: ARG002  # the file has all tables
-        if isinstance(connection, _AttachedConnection):
-            connection.compact()
 
     def rowcount(self, tx: Any) -> int:
         return int(tx.fetchone()[0])

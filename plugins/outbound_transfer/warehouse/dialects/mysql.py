@@ -23,7 +23,7 @@ from outbound_transfer.warehouse.dialects.base import (
     WarehouseDialect,
 )
 from outbound_transfer.warehouse.dialects.refused import check_driver
-from outbound_transfer.warehouse.errors import UnsupportedWarehouse, WarehouseBusy
+from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 from outbound_transfer.warehouse.tables import TIME_COLUMNS
 
 #: Bytes of a packet that are not the values of a row.
@@ -157,15 +157,6 @@ class MySqlDialect(WarehouseDialect):
                     f"a row of {size:,} bytes may be larger than max_allowed_packet, which is "
                     f"{self.server.max_packet:,} bytes: raise it on the server to more than twice the row"
                 )
-
-    def compact(self, connection: Any, quoted: Sequence[str]) -> None:
-        tx = connection.cursor()
-        tx.execute("SET SESSION lock_wait_timeout = 5")  # whoever comes later waits behind it
-        for name in quoted:
-            tx.execute(f"OPTIMIZE TABLE {name}")
-            *_, (_, _, _, result) = tx.fetchall()
-            if result != "OK":
-                raise WarehouseBusy(f"{name} has old rows in its file: {result}. Repeat the command")
 
     def is_conflict(self, error: BaseException) -> bool:
         return _code(error) in _CONFLICTS

@@ -9,7 +9,6 @@ import msgspec
 from sqlalchemy import Table
 
 from outbound_transfer.warehouse.dialects.base import SILENCE_FACTOR, DialectT, Row, WarehouseDialect
-from outbound_transfer.warehouse.errors import UnusableTable
 
 #: Classes of errors that rows may cause: data, constraints, limits of size and depth, triggers, limits of memory.
 _ROW_ERROR_CLASSES: Final = ("22", "23", "54", "P0", "XX")
@@ -57,17 +56,6 @@ class PostgresDialect(WarehouseDialect):
 
     def configure_connection(self, connection: Any) -> None:
         connection.autocommit = False  # psycopg 2 and 3 alike, whatever the connection's extra says
-
-    def compact(self, connection: Any, quoted: Sequence[str]) -> None:
-        connection.autocommit = True  # it is refused in a transaction
-        connection.cursor().execute("SET lock_timeout = '5s'")  # whoever comes later waits behind it
-        foreign = "SELECT 1 FROM pg_class WHERE oid = %s::regclass AND NOT pg_has_role(relowner, 'USAGE')"
-        for name in quoted:
-            tx = connection.cursor()
-            tx.execute(foreign, (name,))
-            if tx.fetchall():  # of which VACUUM would only warn
-                raise UnusableTable(f"{name} has old rows in its file: repeat the command as the table's owner")
-            tx.execute(f"VACUUM (FULL, ANALYZE) {name}")  # statistics have values, too
 
     def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
         into = f"INSERT INTO {self.in_statement(quoted)} ({self.columns(table)})"

@@ -29,8 +29,8 @@ REFUSED: Final[Mapping[str, str]] = {
 
 #: What to do instead.
 WAY_OUT: Final = (
-    "Use PostgreSQL, MySQL, MariaDB, SQLite or DuckDB; or load the event feed with EventFeedToIcebergOperator or "
-    "EventFeedToObjectStorageOperator, whose pages such a database reads (docs/warehouses.md)"
+    "Use PostgreSQL, MySQL, MariaDB, SQLite or DuckDB; or load the event feed with EventFeedToIcebergOperator, "
+    "whose table such a database reads (docs/warehouses.md)"
 )
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 from sqlalchemy import Index, Table
 
 from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
-from outbound_transfer.warehouse.errors import WarehouseBusy
 
 #: Seconds to wait for another writer; a page takes a few milliseconds.
 _LOCK_TIMEOUT: Final = 30.0
@@ -57,11 +56,6 @@ class SqliteDialect(WarehouseDialect):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-
-    def compact(self, connection: Any, quoted: Sequence[str]) -> None:  # noqa: ARG002  # the file has all tables
-        connection.execute("VACUUM")
-        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-            raise WarehouseBusy("a reader keeps old rows in SQLite's log: repeat the command when it has finished")
 
     def find_file(self, connection: Any, error: Exception) -> str:
         databases = connection.execute("PRAGMA database_list") if str(error) in _FILE_ERRORS else ()

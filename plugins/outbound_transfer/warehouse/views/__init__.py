@@ -20,9 +20,13 @@ _NAME: Final = re.compile(rf"\b{DEFAULT_PREFIX}(\w+)")
 
 _UTC_DATE: Final = "CAST({} AT TIME ZONE 'UTC' AS date)"
 
+#: It keeps the grants of a view, and the views that read it.
+_REPLACE: Final = "CREATE OR REPLACE VIEW {}"
+
 #: What the file calls, by database; as the macros of include/dbt, where dbt knows the database.
 _FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "duckdb": {
+        "replace_view": _REPLACE,
         "utc_date": _UTC_DATE,
         "seconds_between": "epoch({1} - {0})",
         "utc_now": "now()",
@@ -30,6 +34,7 @@ _FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "bigint": "bigint",
     },
     "mysql": {
+        "replace_view": _REPLACE,
         "utc_date": "CAST({} AS date)",
         "seconds_between": "timestampdiff(MICROSECOND, {}, {}) / 1000000.0",
         "utc_now": "utc_timestamp(6)",
@@ -37,6 +42,7 @@ _FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "bigint": "signed",
     },
     "postgresql": {
+        "replace_view": _REPLACE,
         "utc_date": _UTC_DATE,
         "seconds_between": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS double precision)",
         "utc_now": "now()",
@@ -44,6 +50,7 @@ _FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "bigint": "bigint",
     },
     "sqlite": {
+        "replace_view": "DROP VIEW IF EXISTS {0};\nCREATE VIEW {0}",
         "utc_date": "date({})",
         "seconds_between": "ROUND((julianday({1}) - julianday({0})) * 86400.0, 3)",
         "utc_now": "'now'",

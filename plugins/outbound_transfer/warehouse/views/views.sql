@@ -1,8 +1,7 @@
 -- Views for analysts. include/sql/README.md says what each column means.
 -- Written by scripts/views.py from the dbt models of include/dbt/models/marts.
 
-DROP VIEW IF EXISTS outbound_transfer_funnel_by_day;
-CREATE VIEW outbound_transfer_funnel_by_day AS
+{{ replace_view("outbound_transfer_funnel_by_day") }} AS
 SELECT
     account,
     {{ utc_date("sent_at") }} AS sent_on,
@@ -19,8 +18,7 @@ SELECT
 FROM outbound_transfer_transfers
 GROUP BY account, {{ utc_date("sent_at") }};
 
-DROP VIEW IF EXISTS outbound_transfer_time_to_pickup;
-CREATE VIEW outbound_transfer_time_to_pickup AS
+{{ replace_view("outbound_transfer_time_to_pickup") }} AS
 SELECT
     r.account,
     r.transfer_id,
@@ -34,8 +32,7 @@ SELECT
 FROM outbound_transfer_recipients AS r
 INNER JOIN outbound_transfer_transfers AS t ON t.account = r.account AND t.transfer_id = r.transfer_id;
 
-DROP VIEW IF EXISTS outbound_transfer_expiring_transfers;
-CREATE VIEW outbound_transfer_expiring_transfers AS
+{{ replace_view("outbound_transfer_expiring_transfers") }} AS
 SELECT
     account,
     transfer_id,
@@ -55,8 +52,7 @@ FROM outbound_transfer_transfers
 WHERE status NOT IN ('complete', 'expired', 'canceled', 'deleted')
 ORDER BY expires_at;
 
-DROP VIEW IF EXISTS outbound_transfer_events_by_day;
-CREATE VIEW outbound_transfer_events_by_day AS
+{{ replace_view("outbound_transfer_events_by_day") }} AS
 SELECT
     account,
     {{ utc_date("coalesce(occurred_at, loaded_at)") }} AS occurred_on,
@@ -66,8 +62,7 @@ SELECT
 FROM outbound_transfer_events
 GROUP BY account, {{ utc_date("coalesce(occurred_at, loaded_at)") }}, type;
 
-DROP VIEW IF EXISTS outbound_transfer_feed_lag;
-CREATE VIEW outbound_transfer_feed_lag AS
+{{ replace_view("outbound_transfer_feed_lag") }} AS
 WITH
 pages AS (
     SELECT
