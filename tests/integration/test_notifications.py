@@ -162,25 +162,30 @@ DEADLINE = {
 @pytest.fixture
 def pushed(monkeypatch, sent) -> dict[str, Any]:
     """The XComs of the run ``monday`` of the DAG ``board``."""
-    pushed = {"deliver": sent}
+    pushed = {
+        ("deliver", "transfer_id"): sent,
+        ("create", "return_value"): sent,
+        ("send", "return_value"): {"id": sent, "status": "pending"},
+    }
 
     def get_one(*, key: str, dag_id: str, run_id: str, task_id: str) -> Any:
-        assert (key, dag_id, run_id) == ("transfer_id", "board", "monday")
-        return pushed.get(task_id)
+        assert (dag_id, run_id) == ("board", "monday")
+        return pushed.get((task_id, key))
 
     monkeypatch.setattr(XCom, "get_one", get_one)
     return pushed
 
 
 @WAYS
-def test_a_deadline_is_notified_with_what_the_service_says(mail, connection, pushed, sandbox, send) -> None:
-    send(TransferSmtpNotifier(to="operations@example.com", task_id="deliver"), dict(DEADLINE))
+@pytest.mark.parametrize("task_id", ["deliver", "create", "send"])
+def test_a_deadline_is_notified_with_what_the_service_says(mail, connection, pushed, sent, send, task_id) -> None:
+    send(TransferSmtpNotifier(to="operations@example.com", task_id=task_id), dict(DEADLINE))
     (message,) = mail.parsed()
     assert message["Subject"] == "Not picked up by 1 of 2: Quarter"
     text = message.get_content()
-    assert f"Transfer {pushed['deliver']} is partial; not picked up by 1 recipient: ann@example.com<" in text
+    assert f"Transfer {sent} is partial; not picked up by 1 recipient: ann@example.com<" in text
     assert "Reason: The run has not finished by its deadline, 2026-01-31 12:00:00+00:00<" in text
-    assert "Task: board / monday / deliver<" in text
+    assert f"Task: board / monday / {task_id}<" in text
 
 
 @WAYS

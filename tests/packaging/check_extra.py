@@ -80,8 +80,9 @@ def check_xlsx(folder: Path) -> None:  # nothing to run: it needs a database bes
 
 
 def _write(name: str) -> None:
-    from outbound_transfer.queries.file_formats import format_of, write_result
+    from outbound_transfer.queries.export import write_result
     from outbound_transfer.queries.rows import Result
+    from outbound_transfer.queries.spec import format_of
 
     file = io.BytesIO()
     write_result(Result(["id", "name"], [[[1, 2], ["Ann", None]]]), format_of(name, None), file)

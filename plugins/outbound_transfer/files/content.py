@@ -16,20 +16,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from io import BufferedRandom
-from typing import IO, Any, BinaryIO, Final
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.files.sources import Source
+
+if TYPE_CHECKING:
+    from outbound_transfer.files.sources import Source
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 
-#: The beginnings of an expression, a statement and a comment of Jinja.
-_TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
+#: The beginning of an expression, a statement or a comment of Jinja.
+_TEMPLATE: Final = re.compile("{[{%#]")
 
 
 class Content:
@@ -100,6 +103,8 @@ class Spool(ExitStack):
 
         :param name: of the file.
         """
+        from outbound_transfer.files.sources import Source  # not where a Dag is parsed
+
         spooled = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         with _reopen(spooled) as file:
             write(file)
@@ -133,7 +138,7 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
 
 def _wrap(value: Any, *, rendered: bool) -> Any:
     # Jinja changes line ends also of text that is no template.
-    is_plain_text = isinstance(value, str) and not any(mark in value for mark in _TEMPLATE_MARKS)
+    is_plain_text = isinstance(value, str) and not _TEMPLATE.search(value)
     is_final = rendered or is_plain_text or callable(value) or isinstance(value, _BYTES)
     return Content(value) if is_final and not isinstance(value, Content) else value
 

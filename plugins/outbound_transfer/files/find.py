@@ -33,6 +33,7 @@ FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str,
 #: A file as a mapping with ``path`` and perhaps ``name``, or with ``name`` and ``content``.
 ParsedSpec: TypeAlias = dict[str, Any]
 
+_PATH: Final = re.compile("[^\\0]+")
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
 _ENCODED_WILDCARD: Final = re.compile("%(2A|3F|5B)", re.IGNORECASE)
 _OBJECT_URI: Final = re.compile("(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -88,12 +89,12 @@ def _path_text(given: Any) -> str:
         path = given.path if given.protocol in ("", "file", "local") else str(given)
     elif isinstance(given, os.PathLike):
         path = os.fspath(given)
-    if not path or not isinstance(path, str) or "\0" in path:
-        # What was given may be content, which no error quotes.
-        shown = type(getattr(given, "value", given)).__name__ if given else repr(given)
-        shown = "text with a null character" if shown == "str" else shown
-        raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {shown}{hint_at_pair(given)}")
-    return path
+    if isinstance(path, str) and _PATH.fullmatch(path):
+        return path
+    # What was given may be content, which no error quotes.
+    kind = type(getattr(given, "value", given)).__name__
+    shown = {"str": "empty text, or text with a null character"}.get(kind, kind)
+    raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {shown}{hint_at_pair(given)}")
 
 
 def resolve_files(specs: Sequence[ParsedSpec], spool: Spool, missing: list[OutboundTransferError]) -> list[Source]:

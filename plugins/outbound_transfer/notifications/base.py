@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.names import BaseNotifier
+from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.models import resolve_transfer_id
 from outbound_transfer.client.outcomes import TransferOutcome, outcome_of
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
@@ -82,19 +84,21 @@ class TransferNotifier(BaseNotifier):
         return OutboundTransferHook(conn_id or OutboundTransferHook.default_conn_name)
 
     def _find_transfer_id(self, location: TaskLocation) -> str:
-        """Return the id that the task has pushed; "" if it has none or Airflow cannot be asked."""
+        """Return the id that the task has pushed or returned; "" if it has none or Airflow cannot be asked."""
         from airflow.sdk.execution_time.xcom import XCom
 
         if not (location.dag_id and location.run_id and location.task_id):
             return ""
-        try:
-            found = XCom.get_one(
-                key="transfer_id", dag_id=location.dag_id, run_id=location.run_id, task_id=location.task_id
-            )
-        except Exception as error:
-            self.log.warning("Could not read which transfer task '%s' has made: %s", location.task_id, error)
-            return ""
-        return found if isinstance(found, str) else ""
+        task = {"dag_id": location.dag_id, "run_id": location.run_id, "task_id": location.task_id}
+        for key in ("transfer_id", "return_value"):  # the latter is the draft's id, or the transfer
+            try:
+                return resolve_transfer_id(XCom.get_one(key=key, **task))
+            except InvalidDelivery:
+                continue
+            except Exception as error:
+                self.log.warning("Could not read which transfer task '%s' has made: %s", location.task_id, error)
+                break
+        return ""
 
     def _notice(
         self, context: Context, location: TaskLocation, outcome: TransferOutcome | None, url: str

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import chain, islice
 from typing import Any, Final
 
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.new_transfer import MAX_RECIPIENTS, RECIPIENT_FIELDS
+from outbound_transfer.client.wording import redact
 from outbound_transfer.operators.masking import mask_literals, mask_phones, unmask
 
 ON_EMPTY: Final = ("fail", "skip")
@@ -61,7 +62,7 @@ class RecipientsFromSql:
 
         parameters = unmask(self.parameters)
         try:
-            with query_result(self.conn_id, self.sql, parameters) as result:
+            with query_result(self.conn_id, self.sql, parameters, is_personal=True) as result:
                 columns = [column.lower() for column in result.columns]
                 _check_columns(columns, parameters)
                 all_rows = chain.from_iterable(zip(*batch, strict=True) for batch in result.batches)
@@ -70,7 +71,11 @@ class RecipientsFromSql:
             raise type(error)(f"the query for the recipients: {error}") from None
         if len(rows) > MAX_RECIPIENTS:
             raise InvalidDelivery(f"The query for the recipients returned more than {MAX_RECIPIENTS} rows")
-        return [{field: value for field, value in zip(columns, row, strict=True) if value is not None} for row in rows]
+        # A database may store phones as numbers; in a template, one would have lost its zeros.
+        return [
+            {field: str(value) if isinstance(value, int) else value for field, value in fields if value is not None}
+            for fields in (zip(columns, row, strict=True) for row in rows)
+        ]
 
 
 def mask_recipients(recipients: Any) -> Any:
@@ -79,10 +84,9 @@ def mask_recipients(recipients: Any) -> Any:
 
 
 def _check_columns(columns: list[str], parameters: Any = None) -> None:
-    from outbound_transfer.queries.errors import redact_parameters
-
+    values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
     if "email" not in columns or len(set(columns)) < len(columns) or not set(columns) <= RECIPIENT_FIELDS:
         raise InvalidDelivery(
             "The query for the recipients must return the column email, optionally name and phone, and no other, not "
-            f"{redact_parameters(', '.join(columns), parameters)[:200] or 'nothing'}"
+            f"{redact(', '.join(columns), map(str, values))[:200] or 'nothing'}"
         )

@@ -9,8 +9,9 @@ from datetime import UTC, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from outbound_transfer.queries.errors import QueryFailed, describe_error, mask_values, redact_parameters
-from outbound_transfer.queries.read_only import open_cursor
+from outbound_transfer.client.wording import redact
+from outbound_transfer.queries.drivers import check_exact, open_cursor
+from outbound_transfer.queries.errors import QueryError, QueryFailed, describe_error
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
 from outbound_transfer.warehouse.connection import find_connection, sql_hook
@@ -39,14 +40,14 @@ def query_result(
     *,
     hook_params: Mapping[str, Any] | None = None,
     zone: tzinfo = UTC,
+    is_personal: bool = False,
 ) -> Iterator[Result]:
-    """Run a query on a connection of its own, and close that at the end; whatever it changed is rolled back.
-
-    SQLite, DuckDB, PostgreSQL and MySQL refuse a second statement, and one that writes.
+    """Run a query on a connection of its own, and close that at the end without a commit.
 
     :param parameters: in the driver's style; None if ``sql`` has no placeholders, then ``%`` is only a character.
     :param hook_params: arguments of the hook.
     :param zone: what timestamps with a zone are converted to.
+    :param is_personal: whether errors are told by class and code alone, as a driver's text may quote a row.
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
     :raises QueryFailed: the database cannot be reached or refuses the query, or the query returns no columns.
     """
@@ -55,17 +56,18 @@ def query_result(
     with _worded_errors(airflow_connection, "cannot be opened"):
         opened = hook.get_conn()
     probe_server(opened)
-    worded = partial(_worded_errors, airflow_connection, sql=sql, parameters=parameters)
+    worded = partial(_worded_errors, airflow_connection, is_personal=is_personal)
     cursor: Any = None
     try:
         with worded("refused the query"):
-            cursor = open_cursor(opened, sql)
+            cursor = open_cursor(opened)
+            sql = sql.removeprefix("\ufeff")  # some editors begin a file with it
             cursor.execute(sql, parameters) if parameters else cursor.execute(sql)
             rows = cursor.fetchmany(_FIRST_ROWS)  # before this, some drivers do not know the columns
             columns = [str(column[0]) for column in cursor.description or ()]
             if not columns:
                 raise QueryFailed("a query must be a SELECT: it returns no columns")
-        yield Result(columns, _batches(cursor, rows, zone, worded))
+        yield Result(columns, _batches(opened, cursor, rows, zone, worded))
     finally:
         # The connection first, which rolls its transaction back: at the close of a cursor, some drivers read the rows
         # that nobody wants any more.
@@ -75,14 +77,16 @@ def query_result(
 
 
 def _batches(
-    cursor: Any, rows: Sequence[Any], zone: tzinfo, worded: Callable[[str], AbstractContextManager[None]]
+    opened: Any, cursor: Any, rows: Sequence[Any], zone: tzinfo, worded: Callable[[str], AbstractContextManager[None]]
 ) -> Iterator[Batch]:
     """Yield the rows that were fetched, and the further ones."""
     size = _FIRST_ROWS
     while rows:
         if isinstance(rows[0], Mapping):
             raise QueryFailed("the driver returns dictionaries: choose a cursor of tuples in the connection's extra")
-        yield [normalize_column(column, zone) for column in zip(*rows, strict=True)]
+        columns = list(zip(*rows, strict=True))
+        check_exact(opened, cursor.description, columns)
+        yield [normalize_column(column, zone) for column in columns]
         size = _next_size(size, rows)
         with worded("stopped while its rows were read"):
             rows = cursor.fetchmany(size)
@@ -100,22 +104,20 @@ def _row_bytes(row: Any) -> int:
 
 
 @contextmanager
-def _worded_errors(connection: Connection, what: str, sql: str | None = None, parameters: Any = None) -> Iterator[None]:
+def _worded_errors(connection: Connection, what: str, *, is_personal: bool = False) -> Iterator[None]:
     """Raise the errors of the block as :class:`QueryFailed`, without secrets of the connection.
 
     :param what: what the connection does, for the message.
-    :param sql: the query; None if the block runs none. No error quotes a value of its rows.
-    :param parameters: of the query, which no error may quote.
     """
     try:
         yield
-    except QueryFailed as error:
-        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {error}") from None
+    except QueryError as error:
+        raise type(error)(f"connection '{connection.conn_id}' {what}: {error}") from None
     except Exception as error:  # each driver has its own
         kind, text = describe_error(error)
-        text = redact_parameters(text if sql is None else mask_values(text, sql), parameters, _secrets(connection))
+        shown = kind if is_personal else f"{kind} {redact(text, _secrets(connection))}"
         # Without its cause, whose text may quote a secret.
-        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {kind} {text}") from None
+        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {shown}") from None
 
 
 def _secrets(connection: Connection) -> list[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.queries.connection import query_result
-from outbound_transfer.queries.errors import QueryError, ResultTooLong
-from outbound_transfer.queries.file_formats import write_result
+from outbound_transfer.queries.errors import QueryError, ResultNotWritable, ResultTooLong
 from outbound_transfer.queries.rows import Batch, Result
 
 if TYPE_CHECKING:
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
     from outbound_transfer.queries.spec import QuerySpec
 
-#: Seconds between two lines of one query.
-_LOG_INTERVAL: Final = 10.0
+#: What a format needs installed.
+_PACKAGES: Final = {"parquet": "pyarrow", "xlsx": "xlsxwriter"}
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,12 @@ class QueryExport:
 
         def count(batches: Iterable[Batch]) -> Iterator[Batch]:
             nonlocal rows
-            logged = started
             for batch in batches:
                 rows += len(batch[0])
                 if self.max_rows is not None and rows > self.max_rows:
                     raise ResultTooLong(
                         f"the result has more than {pluralize(self.max_rows, 'row')} (max_rows): nothing is created"
                     )
-                if time.monotonic() - logged >= _LOG_INTERVAL:
-                    logged = time.monotonic()
-                    self.log.info("%s: %s rows so far", query.file_name, f"{rows:,}")
                 yield batch
 
         try:
@@ -75,3 +73,30 @@ class QueryExport:
         size, seconds = file.seek(0, 2), time.monotonic() - started
         self.log.info("%s: %s rows, %s bytes in %.1f s", query.file_name, f"{rows:,}", f"{size:,}", seconds)
         return rows
+
+
+def write_result(result: Result, file_format: str, file: BinaryIO, *, escape_formulas: bool = True) -> None:
+    """Write a result.
+
+    :param escape_formulas: of CSV; see :func:`.formats.csv.write`.
+    :raises InvalidDelivery: a package is missing.
+    :raises ResultNotWritable: a value, or a column, has no exact form in the format.
+    """
+    repeated = [name for name, count in Counter(result.columns).items() if count > 1]
+    if file_format in ("jsonl", "parquet") and repeated:
+        raise ResultNotWritable(
+            f"two columns are named {repeated[0]!r:.100}, which {file_format} cannot tell apart: give each a name of "
+            "its own with AS"
+        )
+    try:
+        # What a format needs is imported only where it is written.
+        module = import_module(f"outbound_transfer.queries.formats.{file_format}")
+        options = {"escape_formulas": escape_formulas} if file_format == "csv" else {}
+        module.write(result, file, **options)
+    except ModuleNotFoundError as error:
+        if error.name != _PACKAGES.get(file_format):
+            raise
+        raise InvalidDelivery(
+            f"{file_format} needs a package that is not installed: pip install "
+            f"'airflow-provider-outbound-transfer[{file_format}]'"
+        ) from None

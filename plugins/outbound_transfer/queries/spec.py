@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from pathlib import PurePath
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from outbound_transfer.client.content_disposition import check_name
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.queries.file_formats import format_of
+
+#: By the suffix of a file's name.
+FORMATS: Final[Mapping[str, str]] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".xlsx": "xlsx",
+}
 
 _FIELDS: Final = frozenset(("sql", "file_name", "parameters", "file_format"))
 
@@ -59,6 +68,24 @@ def _parse(given: Any, file_format: str | None) -> QuerySpec:
     return QuerySpec(
         str(sql), str(file_name), format_of(str(file_name), given.get("file_format") or file_format), parameters
     )
+
+
+def format_of(file_name: str, file_format: str | None) -> str:
+    """Return the format of a file, by its name's suffix where it is not given.
+
+    :raises InvalidDelivery: there is no such format, or no suffix that names one.
+    """
+    if file_format:
+        if file_format not in FORMATS.values():
+            names = ", ".join(dict.fromkeys(FORMATS.values()))
+            raise InvalidDelivery(f"file_format is one of {names}, not {file_format!r:.100}")
+        return file_format
+    suffix = PurePath(file_name).suffix.lower()
+    if suffix not in FORMATS:
+        raise InvalidDelivery(
+            f"the suffix of {file_name!r:.300} names no format ({', '.join(FORMATS)}): set file_format"
+        )
+    return FORMATS[suffix]
 
 
 def parse_zone(name: str) -> tzinfo:

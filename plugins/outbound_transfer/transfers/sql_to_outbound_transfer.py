@@ -44,7 +44,7 @@ def _check_queries(queries: Any, file_format: Any) -> None:
 
 def _check_file_name(file_name: Any, file_format: Any) -> None:
     if file_name is not None:
-        from outbound_transfer.queries.file_formats import format_of
+        from outbound_transfer.queries.spec import format_of
 
         format_of(file_name, file_format)
 
@@ -75,7 +75,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     differs from what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
 
     :param sql_conn_id: any connection whose hook is a ``DbApiHook``.
-    :param sql: one SELECT, or the name of a ``.sql`` file with it.
+    :param sql: the query, or the name of a ``.sql`` file with it.
     :param file_name: the name of the file that the result of ``sql`` becomes.
     :param parameters: of ``sql``, in the style of the connection's driver.
     :param queries: instead of ``sql``: a list of mappings with ``sql`` and ``file_name``, and optionally ``parameters``

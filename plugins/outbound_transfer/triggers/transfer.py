@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.client.models import Transfer, to_builtins, to_summary_dict
-from outbound_transfer.client.outcomes import OUTCOME_KEY, STATUS_HINTS, TransferOutcome
+from outbound_transfer.client.models import to_builtins, to_summary_dict
+from outbound_transfer.client.outcomes import OUTCOME_KEY, STATUS_HINTS, TransferOutcome, describe
+from outbound_transfer.delivery.place import find_rows
+from outbound_transfer.delivery.shown import show
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.triggers.shown import show_soon
-from outbound_transfer.waiting.rules import SKIP, SUCCEED, Rules, skip_reason, wait_outcome
+from outbound_transfer.waiting.rules import SKIP, SUCCEED, Rules, WaitEnd, skip_reason, wait_outcome
 from outbound_transfer.waiting.wait import Wait
 
 if TYPE_CHECKING:
-    from outbound_transfer.waiting.poll import Poll
+    from outbound_transfer.client.models import Transfer
+    from outbound_transfer.client.settings import Settings
+    from outbound_transfer.waiting.poll import Poll, Show
+
+log = logging.getLogger(__name__)
 
 #: Number of waits in this process by connection.
 _counts: Final[Counter[str]] = Counter()
@@ -42,9 +47,9 @@ _ARGUMENTS: Final = (
 class TransferTrigger(BaseTrigger):
     """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
-    Fires once, with ``{"status": "finished" | "timeout" | "error", "transfer": mapping or None,
-    "message": text}``.
-    With ``end_from_trigger``, it finishes the task instead if the outcome is success or skip.
+    Fires once, with the fields of :class:`.WaitEnd`: ``{"status": "finished" | "timeout" | "error",
+    "transfer": mapping or None, "message": text}``. With ``end_from_trigger``, it finishes the task instead if the
+    outcome is success or skip.
 
     :param transfer_id: id of the sent transfer.
     :param outbound_transfer_conn_id: the connection.
@@ -82,66 +87,38 @@ class TransferTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from outbound_transfer.waiting.poll import join_poll  # loads the client, which costs start-up time
 
-        try:
-            wait = self._build_wait()
-        except (TypeError, ValueError, OverflowError) as error:  # stored by another version, or not by this package
-            message = f"Invalid arguments of the stored trigger: {error}"
-            yield TriggerEvent({"status": "error", "transfer": None, "message": message})
-            return
-        conn_id = self.outbound_transfer_conn_id
+        conn_id, deadline = self.outbound_transfer_conn_id, datetime.fromisoformat(self.deadline).timestamp()
+        wait = Wait(self.transfer_id, self.poke_interval, deadline, Rules(**self.rules))
         with self._joined as joined:
             joined.enter_context(_count(conn_id))
-            poll = joined.enter_context(join_poll(conn_id, wait, partial(_new_poll, conn_id)))
-            while wait.end is None:
-                await wait.changed.wait()
-                wait.changed.clear()
-                if wait.end is None:
-                    self._log_news(wait, poll)
-            event = await self._finish_event(wait, poll)
-            if event is None:
-                del wait.news[-1:]  # the worker logs it
-            self._log_news(wait, poll)
-            yield event or TriggerEvent(self._result(wait))
+            joined.enter_context(join_poll(conn_id, wait, partial(_new_poll, conn_id)))
+            while line := await wait.news.get():
+                self.log.log(logging.WARNING if line.endswith(STATUS_HINTS) else logging.INFO, "%s", line)
+            assert wait.end is not None
+            yield await self._finish(wait.end, wait.rules) or TriggerEvent(_payload(wait.end))
 
     async def cleanup(self) -> None:
         """Leave the poll, whose thread then ends at once if nobody else waits."""
         self._joined.close()
 
-    def _build_wait(self) -> Wait:
-        """:raises TypeError, ValueError, OverflowError: a stored argument is invalid."""
-        return Wait(
-            self.transfer_id,
-            self.poke_interval,
-            datetime.fromisoformat(self.deadline).timestamp(),
-            Rules(**self.rules),
-        )
-
-    def _log_news(self, wait: Wait, poll: Poll) -> None:
-        if wait.end is None and wait.seen and wait.seen.picked_up_count:
-            show_soon(self.outbound_transfer_conn_id, poll.account, wait.seen)  # more have picked up, as a rule
-        for line in wait.news:
-            self.log.log(logging.WARNING if line.endswith(STATUS_HINTS) else logging.INFO, "%s", line)
-        wait.news.clear()
-
-    async def _finish_event(self, wait: Wait, poll: Poll) -> TriggerEvent | None:
+    async def _finish(self, end: WaitEnd, rules: Rules) -> TriggerEvent | None:
         """Return the event that finishes the task without a worker, or None if a worker must finish it.
 
         A failure always goes to a worker: callbacks, retries and ``soft_fail`` work only there.
         """
-        transfer = wait.seen
         # ``dag.test()``, whose triggers have no id, handles no event that finishes the task.
-        if not self.end_from_trigger or self.trigger_id is None or transfer is None:
+        if not self.end_from_trigger or self.trigger_id is None or end.status != "finished" or not end.transfer:
             return None
-        outcome = wait.rules.outcome_of(transfer)
+        outcome, transfer = rules.outcome_of(end.transfer), end.transfer
         if outcome not in (SKIP, SUCCEED):
             return None
         if pushed := self._xcom_of(outcome, transfer):
             try:
                 await call_airflow(partial(_push_xcom, self.task_instance, *pushed))
-            except Exception as error:  # an error of the trigger would start the wait again
+            except Exception as error:  # an error of the trigger would fail the task
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
-        show_soon(self.outbound_transfer_conn_id, poll.account, transfer)  # as no worker does
+        self.log.info("%s", describe(transfer))
         metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         return TaskSkippedEvent() if outcome == SKIP else TaskSuccessEvent()
 
@@ -151,10 +128,10 @@ class TransferTrigger(BaseTrigger):
             return OUTCOME_KEY, to_builtins(TransferOutcome.from_transfer(transfer, skip_reason(transfer)))
         return ("return_value", to_summary_dict(transfer)) if self.push_xcom else None
 
-    def _result(self, wait: Wait) -> dict[str, Any]:
-        """Return how the wait ended, as a :class:`.WaitEnd`."""
-        assert wait.end is not None
-        return {**wait.end._asdict(), "transfer": to_summary_dict(wait.seen) if wait.seen else None}
+
+def _payload(end: WaitEnd) -> dict[str, Any]:
+    transfer = to_summary_dict(end.transfer) if end.transfer else None
+    return {"status": end.status, "transfer": transfer, "message": end.message}
 
 
 def _new_poll(conn_id: str) -> Poll:
@@ -165,8 +142,25 @@ def _new_poll(conn_id: str) -> Poll:
 
     hook, observer = OutboundTransferHook(conn_id), CallMetricsObserver(conn_id)
     return Poll(
-        lambda: Client(hook.read_settings(), policy=POLL_RETRY_POLICY, observer=observer), partial(_on_poll, conn_id)
+        lambda: Client(hook.read_settings(), policy=POLL_RETRY_POLICY, observer=observer),
+        partial(_on_poll, conn_id),
+        partial(_open_page, conn_id),
     )
+
+
+def _open_page(conn_id: str, settings: Settings) -> Show:
+    """Return what stores transfers in the table of deliveries; nothing if that cannot be opened."""
+    try:
+        rows = find_rows()
+    except Exception as error:
+        log.warning("The page may show an older state of deliveries: %s: %s", type(error).__name__, error)
+        rows = None
+
+    def store(transfers: Sequence[Transfer]) -> None:
+        if rows:
+            show(rows, settings.account, conn_id, *transfers)
+
+    return store
 
 
 def _on_poll(conn_id: str, seconds: float) -> None:

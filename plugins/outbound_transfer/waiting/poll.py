@@ -14,14 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.client.errors import CallsStopped, Forbidden, InvalidApiKey
-from outbound_transfer.client.models import Transfer
+from outbound_transfer.client.models import PENDING, Transfer
 from outbound_transfer.client.traces import trace
 from outbound_transfer.waiting.pages import find_pages
 from outbound_transfer.waiting.reader import Reader
+from outbound_transfer.waiting.rules import WaitEnd
 from outbound_transfer.waiting.thread import start_thread
 from outbound_transfer.waiting.wait import Wait
 
@@ -48,6 +49,9 @@ LAST_CHANCE: Final = 180.0
 
 #: Part of the interval for which a page that another triggerer has read is of use.
 PAGE_LIFE: Final = 0.75
+
+#: Stores transfers for the page.
+Show: TypeAlias = Callable[[Sequence[Transfer]], object]
 
 #: By connection and event loop, as ``dag.test()`` runs each trigger in one of its own.
 _polls: Final[dict[tuple[str, asyncio.AbstractEventLoop], Poll]] = {}
@@ -76,22 +80,23 @@ class Poll:
     :param open_client: reads the connection and opens a client, for each poll: the key may be replaced, and a server
         that is not asked for some seconds closes its connections anyway.
     :param on_poll: called with the seconds that a poll took.
+    :param open_page: returns what stores transfers for the page, in a thread; asks Airflow.
     """
 
-    def __init__(self, open_client: Callable[[], Client], on_poll: Callable[[float], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        open_client: Callable[[], Client],
+        on_poll: Callable[[float], object] = lambda _: None,
+        open_page: Callable[[Settings], Show] = lambda _: lambda _: None,
+    ) -> None:
         self.waits: set[Wait] = set()
-        self._open_client, self._on_poll = open_client, on_poll
+        self._open_client, self._on_poll, self._open_page = open_client, on_poll, open_page
         self._client: Client | None = None
         self._settings: Settings | None = None
         self._failure: Exception | None = None
         self._origin, self._not_before, self._reader_until = time.time() + TICK / 2, 0.0, 0.0
         # Without the context of the first wait, whose log would get what concerns all.
         self._task = contextvars.Context().run(asyncio.get_running_loop().create_task, self._run())
-
-    @property
-    def account(self) -> str:
-        """The account's name, once a poll has read the connection."""
-        return self._settings.account if self._settings else ""
 
     def stop(self) -> None:
         """End soon: a call that is under way is the last one, and no call waits for a retry."""
@@ -123,6 +128,7 @@ class Poll:
         client = self._client = await call_airflow(self._open_client)
         if client.settings != self._settings or time.monotonic() >= self._reader_until:
             self._reader = Reader(await call_airflow(partial(find_pages, client.settings)))
+            self._show = await call_airflow(partial(self._open_page, client.settings))
             self._reader_until = time.monotonic() + READER_LIFE
             self._settings, self._failure = client.settings, None
         reader, loop = self._reader, asyncio.get_running_loop()
@@ -132,18 +138,25 @@ class Poll:
         wanted = {wait.transfer_id: wait.seen for wait in due}
         wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(began)}
         max_age = PAGE_LIFE * min(wait.interval for wait in due)
+        changed = list[Transfer]()
 
         def tell(transfer_id: str, read: Transfer | Exception | None, at: float) -> None:
             if not self.waits:
                 raise CallsStopped
-            for each in waits.get(transfer_id, ()):  # one by one: one that cannot be updated holds up no other
+            if isinstance(read, Transfer) and any(_shows_more(read, each.seen) for each in waits[transfer_id]):
+                changed.append(read)
+            for each in waits[transfer_id]:  # one by one: one that cannot be updated holds up no other
                 loop.call_soon_threadsafe(each.update, read, at, client.clock_ahead)
 
         def work() -> None:
             with client, trace("poll", waiters=len(wanted)):
                 reader.read(client, wanted, began, max_age, tell)
 
-        await asyncio.wrap_future(start_thread(work))
+        try:
+            await asyncio.wrap_future(start_thread(work))
+        finally:
+            if changed:  # nobody waits for the database, which may stall
+                start_thread(partial(self._show, changed))
         return reader.calls
 
     def _fail(self, error: Exception) -> None:
@@ -158,6 +171,12 @@ class Poll:
         self._failure, self._not_before = error, time.monotonic() + RETRY_SECONDS
         for wait in self.waits:
             if is_final:
-                wait.finish("error", str(error))
+                wait.finish(WaitEnd("error", wait.seen, str(error)))
             else:
                 wait.tell(f"A poll failed; the wait continues: {error}")
+
+
+def _shows_more(read: Transfer, seen: Transfer | None) -> bool:
+    """Return whether somebody has picked a transfer up, or it has ended, since it was seen."""
+    before = (seen.status, seen.picked_up_count) if seen else (PENDING, 0)
+    return (read.status, read.picked_up_count) != before

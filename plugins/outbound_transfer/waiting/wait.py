@@ -6,12 +6,12 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from outbound_transfer.client.errors import InvalidDelivery, NotFound
 from outbound_transfer.client.models import PARTIAL, PENDING, Transfer, resolve_transfer_id, to_epoch
 from outbound_transfer.client.outcomes import describe, status_hint
-from outbound_transfer.waiting.rules import Rules
+from outbound_transfer.waiting.rules import Rules, WaitEnd
 
 #: Statuses of transfers that are outstanding, in the order in which they are listed: one that moves is then seen.
 OUTSTANDING: Final = (PENDING, PARTIAL)
@@ -21,13 +21,6 @@ MIN_INTERVAL: Final = 1.0
 
 #: Seconds from a transfer's expiry to the poll for it: the service evaluates expiry on read (service-api.md, R19).
 EXPIRY_MARGIN: Final = 1.0
-
-
-class End(NamedTuple):
-    """How a wait ended: ``finished``, ``timeout`` or ``error``, which has a message."""
-
-    status: str
-    message: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,7 +34,8 @@ class Wait:
     :ivar seen: the transfer as last read here.
     :ivar asked: when its status was last known, or read in vain; initially, when the wait began. As all times here, in
         seconds since the epoch.
-    :ivar news: lines for the task's log; ``changed`` is set when there are some, or the wait has ended.
+    :ivar end: how it has ended; None before.
+    :ivar news: lines for the task's log; "" comes last, when the wait has ended.
     :raises TypeError, ValueError: an argument is invalid.
     """
 
@@ -51,9 +45,8 @@ class Wait:
     rules: Rules
     seen: Transfer | None = None
     asked: float = field(default_factory=lambda: time.time())
-    end: End | None = None
-    news: list[str] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    end: WaitEnd | None = None
+    news: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     _expired_at: float = inf
     _told: str = ""
 
@@ -93,7 +86,7 @@ class Wait:
         if isinstance(read, Transfer):
             self._see(read, at, ahead)
         elif isinstance(read, NotFound | InvalidDelivery):
-            self.finish("error", str(read))
+            self.finish(WaitEnd("error", self.seen, str(read)))
         elif isinstance(read, Exception):
             self.tell(f"Could not read transfer '{self.transfer_id}'; the wait continues: {read}")
 
@@ -102,25 +95,25 @@ class Wait:
         if self.seen is None or self.seen.status != transfer.status:
             self._expired_at = (to_epoch(transfer.expires_at) or inf) - ahead + EXPIRY_MARGIN
         self.seen = transfer
-        self.tell(describe(transfer) + status_hint(transfer))
         if self.rules.outcome_of(transfer) is not None:
-            self.finish("finished")
+            self.finish(WaitEnd("finished", transfer))
         elif at >= self.deadline:
-            self.finish("timeout")
+            self.finish(WaitEnd("timeout", transfer))
+        else:
+            self.tell(describe(transfer) + status_hint(transfer))
 
     def time_out(self) -> None:
         """End the wait if its deadline has passed; it has not if the clock was set back."""
         if time.time() >= self.deadline:
-            self.finish("timeout")
+            self.finish(WaitEnd("timeout", self.seen))
 
-    def finish(self, status: str, message: str = "") -> None:
+    def finish(self, end: WaitEnd) -> None:
         """End the wait, unless it has ended."""
-        self.end = self.end or End(status, message)
-        self.changed.set()
+        self.end = self.end or end
+        self.news.put_nowait("")
 
     def tell(self, line: str) -> None:
         """Log a line, unless it was the last one."""
         if line != self._told:
             self._told = line
-            self.news.append(line)
-            self.changed.set()
+            self.news.put_nowait(line)

@@ -23,7 +23,7 @@ from outbound_transfer.files.attached import Held
 from outbound_transfer.store import deliveries as store
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase, UnusableDatabase
-from outbound_transfer.store.rows import Shown, Stored
+from outbound_transfer.store.rows import Kept, Shown, Stored
 from support.warehouses import DRIVERS, Hook
 
 ROW = Stored(False, "account", "tr_1", "sending", "twin", "2026-11-28", "{}")
@@ -67,6 +67,32 @@ def test_rows_are_found_by_their_transfer_and_their_twin(deliveries: Deliveries)
     assert deliveries.find_twin("a", "twin", "") == "tr_2"
     assert deliveries.find_twin("a", "twin", "2026-11-29") == ""
     assert deliveries.find_twin("d", "Twin", "") == ""
+
+
+def test_a_copy_is_kept_in_the_write_that_empties_a_row(deliveries: Deliveries) -> None:
+    deliveries.put("a", 0, ROW)
+    empty, kept = ROW._replace(transfer_id="", phase="empty"), Kept("copy", ROW._replace(phase="empty"), "why")
+    assert not deliveries.put("a", 2, empty, kept)
+    assert deliveries.read("copy") == (0, ""), "the row was not written"
+    assert deliveries.put("a", 1, empty, kept)
+    assert deliveries.find("tr_1") == [("copy", "account")]
+    assert deliveries.put("a", 2, ROW)
+    assert deliveries.put("a", 3, empty, kept), "again, after somebody has restored an older row"
+    with deliveries.database.begin() as tx:
+        assert tx.execute(
+            sa.select(deliveries.table.c.error).order_by(deliveries.table.c.delivery)
+        ).scalars().all() == [
+            "",
+            "why",
+        ]
+
+
+def test_a_table_that_is_there_is_not_inspected(
+    hook: Hook, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliveries.read("")  # makes the table
+    monkeypatch.setattr(Deliveries, "_create", lambda self: pytest.fail("it is inspected"))
+    assert Deliveries(hook, prefix="t_").put("a", 0, ROW)
 
 
 def test_of_processes_that_race_for_a_row_none_loses_a_write(hook: Hook, deliveries: Deliveries) -> None:

@@ -113,6 +113,14 @@ def test_a_file_that_changes_is_not_sent(remote, deliver, sandbox, change, size,
     assert sandbox.ledger() == []
 
 
+def test_a_file_that_a_pattern_has_found_and_that_changes_is_not_sent(remote, deliver, sandbox) -> None:
+    remote.put("in/b.bin", b"B" * MB)
+    changing = during_upload("b.bin", MB, lambda: remote.put("in/b.bin", b"Y" * (MB + 1)))
+    with changing, pytest.raises(SourceChanged):
+        deliver(f"{remote.uri}/in/*").run()
+    sandbox.assert_nothing_sent()
+
+
 @pytest.mark.slow
 def test_a_large_file_needs_little_memory(remote, deliver, sandbox, hook) -> None:
     content = random.Random(0).randbytes(LARGE)

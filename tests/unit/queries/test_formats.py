@@ -26,10 +26,11 @@ from hypothesis import strategies as st
 from openpyxl.utils.escape import unescape
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.file_formats import FORMATS, write_result
+from outbound_transfer.queries.export import write_result
 from outbound_transfer.queries.formats.csv import escape_formula
 from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write
 from outbound_transfer.queries.rows import Result
+from outbound_transfer.queries.spec import FORMATS
 from outbound_transfer.queries.values import normalize, normalize_column, to_text
 
 

@@ -87,9 +87,8 @@ async def ends(*waits: Wait, service: Any, conn_id: str = "one", open_client: An
         for each in waits:
             stack.enter_context(join_poll(conn_id, each, new_poll))
         for each in waits:
-            while each.end is None:
-                await asyncio.wait_for(each.changed.wait(), 10)
-                each.changed.clear()
+            while await asyncio.wait_for(each.news.get(), 10):
+                pass
     return [each.end.status for each in waits if each.end]
 
 
@@ -203,8 +202,8 @@ async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
         one = new_wait("a")
         joined = Poll(lambda: next(clients, replaced))  # type: ignore[arg-type]
         stack.enter_context(join_poll("replaced", one, lambda: joined))
-        while one.end is None:
-            await asyncio.wait_for(one.changed.wait(), 10)
-            one.changed.clear()
+        while await asyncio.wait_for(one.news.get(), 10):
+            pass
+    assert one.end
     assert one.end.status == "finished"
     assert old.is_closed

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any, BinaryIO, Final
 
+import msgspec
+
 from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.values import encodable_texts, to_text
 
 #: Types whose texts are the database's own; those of the others are digits, dates, durations and base64.
-_TEXTS: Final = frozenset((str, list, dict))
+_TEXTS: Final = frozenset((str, list, dict, msgspec.Raw))
 
 #: Types that the library writes as :func:`.to_text` does.
 _NATIVE: Final = frozenset((NoneType, int, float, str))
@@ -41,7 +43,7 @@ def write(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
 
     def cells(values: Sequence[Any]) -> Sequence[Any]:
         kinds = set(map(type, values))
-        texts = values if kinds <= _NATIVE else [None if value is None else to_text(value) for value in values]
+        texts = values if kinds <= _NATIVE else list(map(to_text, values))
         if escape_formulas and not kinds.isdisjoint(_TEXTS):
             pairs = zip(values, texts, strict=True)
             return [escape_formula(text) if type(value) in _TEXTS else text for value, text in pairs]

@@ -24,6 +24,4 @@ def write(result: Result, file: BinaryIO) -> None:
 
 def _with_texts(values: Sequence[Any]) -> Sequence[Any]:
     """Return values with the text of those that JSON has no type for, or rounds."""
-    if set(map(type, values)).isdisjoint((Decimal, timedelta)):
-        return values
     return [to_text(value) if isinstance(value, Decimal | timedelta) else value for value in values]

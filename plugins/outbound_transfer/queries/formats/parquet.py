@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
@@ -20,7 +20,15 @@ from outbound_transfer.queries.values import encodable_texts, to_text
 #: Batches of a row group: one for each would make a file of a million rows a sixth larger.
 _GROUP_BATCHES: Final = 8
 
-_UTC_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+#: The type of values by theirs in Python, of times with whether they have a zone; None for Arrow's choice.
+_TYPES: Final[Mapping[frozenset[Any], pa.DataType | None]] = {
+    frozenset(): pa.null(),
+    frozenset({(datetime, True)}): pa.timestamp("us", tz="UTC"),
+    frozenset({(datetime, False)}): pa.timestamp("us"),
+    frozenset({(time, False)}): None,
+    frozenset({int, float}): None,
+    **{frozenset({kind}): None for kind in (bool, int, float, str, bytes, date, Decimal)},
+}
 
 
 def write(result: Result, file: BinaryIO) -> None:
@@ -49,27 +57,13 @@ def write(result: Result, file: BinaryIO) -> None:
 
 def _to_array(values: Sequence[Any]) -> pa.Array:
     """Return values as an array of their type; as texts if they have none in common, or Arrow has none for them."""
-    kinds = set(map(type, values)) - {NoneType}
-    if not kinds:
-        return pa.nulls(len(values))
+    kinds: frozenset[Any] = frozenset(map(type, values)) - {NoneType}
+    if kinds in (frozenset({datetime}), frozenset({time})):
+        kinds = frozenset((type(value), value.tzinfo is not None) for value in values if value is not None)
     try:
-        if kinds == {datetime}:
-            return pa.array(values, _timestamp_type(values))
-        if kinds <= {int, float} or (kinds == {time} and not any(value and value.tzinfo for value in values)):
-            return pa.array(values)
-        if len(kinds) == 1 and kinds <= {bool, str, bytes, date, Decimal}:
-            return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        pass
-    return _texts(values)
-
-
-def _timestamp_type(values: Sequence[Any]) -> pa.DataType:
-    """:raises pa.ArrowTypeError: some have a zone, and others none."""
-    with_zone = {value.tzinfo is not None for value in values if value is not None}
-    if len(with_zone) > 1:
-        raise pa.ArrowTypeError("timestamps with and without a zone")
-    return _UTC_TIMESTAMP if with_zone == {True} else pa.timestamp("us")
+        return pa.array(values, _TYPES[kinds])
+    except (KeyError, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return _texts(values)
 
 
 def _texts(values: Sequence[Any]) -> pa.Array:
@@ -79,16 +73,16 @@ def _texts(values: Sequence[Any]) -> pa.Array:
 def _common_type(types: set[pa.DataType]) -> pa.DataType:
     """Return the type of a column; text if it holds only NULLs, or values without a common type."""
     known = types - {pa.null()}
+    decimals = set(filter(pa.types.is_decimal, known))
+    if decimals and known - decimals <= {pa.int64()}:
+        return _decimal_type(decimals | {pa.decimal128(19, 0) for _ in known - decimals})
     if known == {pa.int64(), pa.float64()}:
         return pa.float64()
-    if any(map(pa.types.is_decimal, known)) and all(one == pa.int64() or pa.types.is_decimal(one) for one in known):
-        return _decimal_type(known)
     return known.pop() if len(known) == 1 else pa.string()
 
 
-def _decimal_type(types: Iterable[pa.DataType]) -> pa.DataType:
+def _decimal_type(decimals: Iterable[pa.DataType]) -> pa.DataType:
     """Return a decimal of the most digits, so that the type does not change with the values of the day."""
-    decimals = [one if pa.types.is_decimal(one) else pa.decimal128(19, 0) for one in types]
     scale = max(one.scale for one in decimals)
     precision = scale + max(one.precision - one.scale for one in decimals)
     if precision <= 38:

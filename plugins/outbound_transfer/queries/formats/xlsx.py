@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from tempfile import TemporaryDirectory
@@ -73,7 +73,9 @@ def write(result: Result, file: BinaryIO, *, max_sheet_rows: int = MAX_SHEET_ROW
     if len(result.columns) > MAX_COLUMNS:
         raise ResultNotWritable(f"a sheet has at most {MAX_COLUMNS:,} columns, not {len(result.columns):,}")
     with TemporaryDirectory() as folder:  # the library leaves its files if it does not come to their end
-        workbook = Workbook(file, {"constant_memory": True, "tmpdir": folder, "use_zip64": True})
+        workbook = Workbook(
+            file, {"constant_memory": True, "tmpdir": folder, "use_zip64": True, "remove_timezone": True}
+        )
         workbook.set_properties({"created": _CREATED})
         styles = {
             (kind, has_fraction): workbook.add_format({"num_format": pattern + ".000" * has_fraction})
@@ -112,25 +114,15 @@ def _new_sheet(workbook: Workbook, columns: Sequence[str], header: Format) -> Wo
 
 
 def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: _Styles, name: str) -> None:
-    match value:
-        case bool():
-            sheet.write_boolean(row, column, value)
-        case float() if _is_exact(value):
-            sheet.write_number(row, column, _AllDigits(value))
-        case int() | Decimal() if _is_exact(value):
-            sheet.write_number(row, column, value)  # a Decimal by its digits
-        case datetime() if value.date() >= _FIRST_DAY:
-            _write_time(sheet, row, column, value.replace(tzinfo=None), styles)
-        case datetime():
-            sheet.write_string(row, column, to_text(value))
-        case date() if value >= _FIRST_DAY:
-            _write_time(sheet, row, column, value, styles)
-        case time() if value.tzinfo is None:
-            _write_time(sheet, row, column, value, styles)
-        case timedelta() if timedelta() <= value < _DAYS:
-            _write_time(sheet, row, column, value, styles)
-        case _:
-            sheet.write_string(row, column, _checked(to_text(value), name))
+    kind = type(value)
+    if not _KEEPS.get(kind, _never)(value):
+        sheet.write_string(row, column, _checked(to_text(value), name))
+    elif kind in _FORMATS:
+        _write_time(sheet, row, column, value, styles)
+    elif kind is bool:
+        sheet.write_boolean(row, column, value)
+    else:
+        sheet.write_number(row, column, _AllDigits(value) if kind is float else value)  # a Decimal by its digits
 
 
 class _AllDigits(float):
@@ -151,17 +143,27 @@ def _write_time(sheet: Worksheet, row: int, column: int, value: Any, styles: _St
     sheet.write_datetime(row, column, value, styles[type(value), millis > 0])
 
 
-def _is_exact(number: float | Decimal) -> bool:
-    """Return whether a spreadsheet keeps all digits of a number, as it does of a float."""
-    if isinstance(number, int):
-        return abs(number) < 10**_MAX_DIGITS
-    if isinstance(number, float):
-        return number == 0 or _MIN_NUMBER <= abs(number) < math.inf
-    if not number.is_finite():
-        return False
+def _never(_: Any) -> bool:
+    return False
+
+
+def _keeps_digits(number: Decimal) -> bool:
     if number and not _MIN_NUMBER <= abs(number) < 10**_MAX_DIGITS:
         return False
     return len("".join(map(str, number.as_tuple().digits)).strip("0")) <= _MAX_DIGITS
+
+
+#: Whether a spreadsheet keeps a value as it is, by the types that it has: of a number, all digits.
+_KEEPS: Final[Mapping[type, Callable[[Any], bool]]] = {
+    bool: lambda _: True,
+    int: lambda value: abs(value) < 10**_MAX_DIGITS,
+    float: lambda value: value == 0 or _MIN_NUMBER <= abs(value) < math.inf,
+    Decimal: _keeps_digits,
+    datetime: lambda value: value.date() >= _FIRST_DAY,
+    date: lambda value: value >= _FIRST_DAY,
+    time: lambda value: value.tzinfo is None,
+    timedelta: lambda value: timedelta() <= value < _DAYS,
+}
 
 
 def _checked(text: str, name: str) -> str:
@@ -169,9 +171,7 @@ def _checked(text: str, name: str) -> str:
 
     :raises ResultNotWritable: it would be cut or changed, or cannot be encoded.
     """
-    length = len(text)
-    if length > MAX_CELL_LENGTH // 2:
-        length = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    length = len(text.encode("utf-16-le", "surrogatepass")) // 2
     if length > MAX_CELL_LENGTH:
         raise ResultNotWritable(
             f"column {name!r:.100} has a text of {length:,} characters, and a cell of a workbook holds "
@@ -182,7 +182,6 @@ def _checked(text: str, name: str) -> str:
             f"column {name!r:.100} has a text with codes of a workbook, which would show it as another: deliver CSV, "
             "JSON Lines or Parquet"
         )
-    if not text.isascii():
-        with encodable_texts():
-            text.encode()
+    with encodable_texts():
+        text.encode()
     return text
