@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Table
 
-from outbound_transfer.warehouse import tables
+from outbound_transfer.store import tables
 
 STAGING: Final = Path(__file__).resolve().parents[1] / "include/dbt/models/staging"
 BLOCKS: Final = STAGING / "_columns.md"

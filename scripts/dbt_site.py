@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -22,7 +21,7 @@ COMMANDS: Final = ("deps", "run", "docs generate --static")
 def main() -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "warehouse.duckdb"
-        sample_rows.make_tables(Warehouse(duckdb_hook(file)), datetime.now(UTC))
+        sample_rows.make_tables(Warehouse(duckdb_hook(file)))
         target = {"type": "duckdb", "path": str(file), "schema": "analytics"}
         project = Project(Path(folder), target, {"outbound_transfer_schema": "main"})
         for command, outcome in zip(COMMANDS, project.run(*COMMANDS), strict=True):

@@ -14,9 +14,9 @@ import pyarrow as pa
 from sqlalchemy import Column, Table
 
 from outbound_transfer.lake.rows import SCHEMA
+from outbound_transfer.store import tables
 from outbound_transfer.store.deliveries import deliveries_table
 from outbound_transfer.store.types import FLAG, WHOLE, Time
-from outbound_transfer.warehouse import tables
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
@@ -33,8 +33,6 @@ PAGES: Final = (
     "Pages of listings that a triggerer has read, for the others: ids, statuses and times. Each is removed after a day."
 )
 TYPES: Final = {
-    tables.INTEGER: "integer",
-    tables.BOOLEAN: "boolean",
     tables.TIME: "timestamp",
     tables.JSON: "JSON",
     tables.BYTES: "bytes",

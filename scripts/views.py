@@ -1,6 +1,6 @@
 """Write the analysts' views of the package from the marts of include/dbt, for databases whose users need no dbt.
 
-What differs between databases stays a call of a function of ``outbound_transfer.warehouse.views``. The tables are read
+What differs between databases stays a call of a function of ``outbound_transfer.store.views``. The tables are read
 as they are, without the staging models: keys are enforced in these databases.
 """
 
@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 INCLUDE: Final = Path(__file__).resolve().parents[1] / "include"
 PACKAGE: Final = INCLUDE / "dbt"
-FILE: Final = INCLUDE.parent / "plugins/outbound_transfer/warehouse/views/views.sql"
+FILE: Final = INCLUDE.parent / "plugins/outbound_transfer/store/views/views.sql"
 PREFIX: Final = "outbound_transfer_"
 STAGING: Final = "stg_outbound_transfer__"
 

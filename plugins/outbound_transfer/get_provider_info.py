@@ -72,7 +72,11 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "Outbound Transfer Service",
-                "python-modules": ["outbound_transfer.operators.transfer", "outbound_transfer.operators.redelivery"],
+                "python-modules": [
+                    "outbound_transfer.operators.transfer",
+                    "outbound_transfer.operators.draft",
+                    "outbound_transfer.operators.redelivery",
+                ],
             }
         ],
         "sensors": [

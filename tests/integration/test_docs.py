@@ -121,7 +121,7 @@ def test_the_recipe_of_a_late_pickup(run_dag, connection, surroundings, sandbox,
 def test_the_recipe_of_a_resend(run_dag, connection, surroundings, sandbox) -> None:
     def expire() -> None:
         eventually(sandbox.sent)
-        sandbox.set_expiry(sandbox.assert_sent_once(), 0)
+        sandbox.set_expiry(sandbox.assert_sent_once(), 1)
 
     with ThreadPoolExecutor(1) as pool:
         expiring = pool.submit(expire)

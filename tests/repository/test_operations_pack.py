@@ -13,7 +13,7 @@ import yaml
 from outbound_transfer.cli.definition import get_commands
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.observability.metrics import METRICS, MetricType
-from outbound_transfer.warehouse.tables import TABLES
+from outbound_transfer.store.tables import TABLES
 from support.repository import REPOSITORY
 
 PACK = REPOSITORY / "include/observability"

@@ -40,7 +40,7 @@ REQUIRED: dict[type, set[str]] = {
     EventFeedToIcebergOperator: {"iceberg_conn_id", "table"},
     TransfersToSqlOperator: {"sql_conn_id"},
     TransferSensor: {"transfer_id"},
-    TransferTrigger: {"transfer_id", "outbound_transfer_conn_id", "poke_interval", "deadline"},
+    TransferTrigger: {"transfer_id", "outbound_transfer_conn_id", "poke_interval", "deadline", "rules"},
     OutboundTransferHook: set(),
     TransferSlackNotifier: set(),
     TransferSmtpNotifier: {"to"},

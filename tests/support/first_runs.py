@@ -19,17 +19,16 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.store.schema import GROUPS, TableGroup
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.schema import GROUPS, TableGroup, ensure_schema
-from outbound_transfer.warehouse.timestamps import utc_now
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT
-from support.warehouses import Hook, InventedPostgresql, InventedSqlite, hook_at
+from support.warehouses import Hook, hook_at
 
-#: What leads to a database: its driver, or portable SQL.
-DRIVERS = ("sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient", InventedSqlite.name, InventedPostgresql.name)
+#: What leads to a database.
+DRIVERS = ("sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient")
 
 _everybody: Any = None
 
@@ -119,7 +118,7 @@ def _in_own_order(number: int) -> tuple[TableGroup, ...]:
 
 
 def _use(place: RunLocation, prefix: str, group: TableGroup) -> None:
-    ensure_schema(place.warehouse(prefix), group, utc_now())
+    place.warehouse(prefix).tables.create(group)
 
 
 def load_feed(number: int, place: RunLocation, prefix: str) -> None:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from outbound_transfer.client.events import Event, Page
+from outbound_transfer.store.tables import RECIPIENTS, TRANSFERS
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.tables import RECIPIENTS, TRANSFERS
 from outbound_transfer.warehouse.timestamps import format_timestamp
 from support import sample_rows
 
@@ -42,7 +42,7 @@ SENT: Final = (10, 9, 5, 1)
 
 def fill(warehouse: Warehouse, now: datetime) -> None:
     """Make the tables and fill them with these transfers and events, of days before ``now``."""
-    sample_rows.make_tables(warehouse, now)
+    sample_rows.make_tables(warehouse)
     seen = format_timestamp(now)
     transfers, recipients = [], []
     for number, (account, status, days_ago, time, seconds) in enumerate(_TRANSFERS):

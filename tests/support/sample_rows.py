@@ -18,9 +18,9 @@ from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory
 from outbound_transfer.files.attached import Held
 from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.store.schema import FEED, LISTING
+from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS, Table
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.schema import FEED, LISTING, ensure_schema
-from outbound_transfer.warehouse.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS, Table
 from outbound_transfer.warehouse.timestamps import format_timestamp
 
 ACCOUNT = "account.example.com"
@@ -30,10 +30,10 @@ PEOPLE = ("ann", "bob", "carla", "dmitri", "eve")
 AT_ONCE = 5_000
 
 
-def make_tables(warehouse: Warehouse, now: datetime) -> None:
+def make_tables(warehouse: Warehouse) -> None:
     """Make the tables of the listing and the feed."""
     for part in (LISTING, FEED):
-        ensure_schema(warehouse, part, now)
+        warehouse.tables.create(part)
 
 
 def delivery(transfer_id: str, now: datetime, *, files: Any = None, **values: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def fill(
 
 def fill_listing(warehouse: Warehouse, count: int, now: datetime, *, days: float = 30, seed: int = 7) -> None:
     """Add the transfers and recipients of ``count`` deliveries, as a listing has them, and a feed."""
-    make_tables(warehouse, now)
+    make_tables(warehouse)
     made = [row for row in _deliveries(random.Random(seed), count, now, days, ("dag",), ()) if row["sent_at"]]
     seen = format_timestamp(now - timedelta(minutes=1))
     counts = ("recipient_count", "picked_up_count")

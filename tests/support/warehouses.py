@@ -15,10 +15,6 @@ from typing import Any
 import duckdb
 import psycopg.rows
 import psycopg2.extras
-from airflow.providers.common.sql.hooks.sql import DbApiHook
-from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.postgresql.base import PGDialect
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 
 from outbound_transfer.warehouse.dialects import dialect_of
 
@@ -29,18 +25,10 @@ class Hook:
 
     dialect_name: str
     get_conn: Callable[[], Any]
-    placeholder: str = "%s"
     uri: str = ""
 
     def get_uri(self) -> str:
         return self.uri
-
-    @property
-    def supports_autocommit(self) -> bool:
-        return self.placeholder == "%s"  # of these drivers, PostgreSQL's alone
-
-    def set_autocommit(self, conn: Any, autocommit: bool) -> None:
-        DbApiHook.set_autocommit(self, conn, autocommit)
 
     @cached_property
     def connect(self) -> Callable[[], Any]:
@@ -93,21 +81,6 @@ class ObservedConnection:
         setattr(self.inner, name, value)
 
 
-# SQLAlchemy writes these databases' SQL, as with the package of any other database; the provider does not know them.
-
-
-class InventedSqlite(SQLiteDialect):
-    name = "invented_sqlite"
-
-
-class InventedPostgresql(PGDialect):
-    name = "invented_postgresql"
-
-
-for _invented in (InventedSqlite, InventedPostgresql):
-    registry.register(_invented.name, __name__, _invented.__name__)
-
-
 def refuse_rows(connect: Callable[[], Any], dialect_name: str, pattern: str, column: str = "type") -> None:
     """Make the database refuse events whose column is like a pattern, of its own accord."""
     table = "outbound_transfer_events"
@@ -147,7 +120,7 @@ def duckdb_hook(file: Path) -> Hook:
 
 
 def hook_at(driver: str, database: Any) -> Hook:
-    """A hook of a driver, or of portable SQL by the name of an invented dialect.
+    """A hook of a driver.
 
     :param database: a file, or a server's database.
     """
@@ -155,10 +128,6 @@ def hook_at(driver: str, database: Any) -> Hook:
         return sqlite_hook(database)
     if driver == "duckdb":
         return duckdb_hook(database)
-    if driver == InventedSqlite.name:
-        return Hook(driver, lambda: sqlite3.connect(database), "?")
-    if driver == InventedPostgresql.name:
-        return Hook(driver, lambda: database.connect("psycopg2"))
     return Hook("mysql" if driver == "mysqlclient" else "postgresql", lambda: database.connect(driver))
 
 

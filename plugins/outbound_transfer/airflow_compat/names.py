@@ -16,7 +16,6 @@ from airflow.sdk.log import mask_secret, redact
 
 __all__ = [
     "HAS_PARTITIONS",
-    "NEVER_EXPIRE",
     "BaseHook",
     "BaseNotifier",
     "conf",
@@ -39,7 +38,6 @@ if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
 
 AirflowException = exceptions.AirflowException
 AirflowFailException = exceptions.AirflowFailException
-AirflowNotFoundException = exceptions.AirflowNotFoundException
 AirflowRescheduleException = exceptions.AirflowRescheduleException
 AirflowSensorTimeout = exceptions.AirflowSensorTimeout
 AirflowSkipException = exceptions.AirflowSkipException
@@ -53,11 +51,6 @@ except ImportError:  # before 3.2
 
 #: Whether an asset event can be of a partition.
 HAS_PARTITIONS = tuple(map(int, __version__.split(".")[:2])) >= (3, 2)
-
-try:
-    from airflow.sdk import NEVER_EXPIRE
-except ImportError:  # before 3.3, which has no task state store
-    NEVER_EXPIRE = None
 
 
 def get_hook_lineage_collector() -> Any:

@@ -31,9 +31,9 @@ from outbound_transfer.delivery.row import Row
 from outbound_transfer.hooks.health import check_service
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability.findings import Finding, Health, exit_status
+from outbound_transfer.store.schema import ACCOUNTS_GROUP, FEED, LISTING
 from outbound_transfer.warehouse.config import table_naming
 from outbound_transfer.warehouse.health import check_feed, check_tables, describe_failure
-from outbound_transfer.warehouse.schema import ACCOUNTS_GROUP, FEED, LISTING
 from outbound_transfer.warehouse.timestamps import utc_now
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Fin
         arguments = Namespace(**{**vars(arguments), **found})
     if find_kind(arguments) == "sql_conn_id":
         name, warehouse = f"connection '{arguments.sql_conn_id}'", open_feed_warehouse(arguments)
-        yield _run(name, lambda: check_tables("warehouse", name, warehouse, (ACCOUNTS_GROUP, FEED, LISTING)))
-        if not warehouse.begin_inspection():
+        yield _run(name, lambda: check_tables("warehouse", name, warehouse.tables, (ACCOUNTS_GROUP, FEED, LISTING)))
+        if not warehouse.tables.database.is_there():
             raise SystemExit(NO_FEED)
         yield _run(name, lambda: check_feed(open_sql_feed(warehouse, arguments), utc_now()))
     else:

@@ -17,18 +17,20 @@ from airflow.utils.cli import suppress_logs_and_warning
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.airflow_compat.run_state import read_state
+from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.forget import forget
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.views import create_views, render_views
+from outbound_transfer.warehouse.connection import open_tables, open_warehouse
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import FeedMaintenance
-from outbound_transfer.warehouse.errors import InvalidCursor, WarehouseError
+from outbound_transfer.warehouse.errors import InvalidCursor
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.warehouse.timestamps import utc_now
-from outbound_transfer.warehouse.views import create_views, render_views
 
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
@@ -54,7 +56,7 @@ def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespa
                     suppress_logs_and_warning(function)(Namespace(**{"verbose": False, **vars(arguments)}))
                 else:
                     function(arguments)
-        except WarehouseError as error:
+        except OutboundTransferError as error:
             raise SystemExit(str(error)) from error
         except Exception as error:  # each driver, store and catalog has its own
             if type(error).__module__ == "builtins" and not isinstance(error, OSError):
@@ -138,12 +140,12 @@ def views(arguments: Namespace) -> None:
         raise SystemExit(
             "Give --dialect, to print the SQL; or --sql-conn-id, to print it, or with --apply to create the views."
         )
-    warehouse = None if arguments.dialect else open_feed_warehouse(arguments)
-    if warehouse and arguments.apply:
-        created = create_views(warehouse)
+    tables = None if arguments.dialect else open_feed_tables(arguments)
+    if tables and arguments.apply:
+        created = create_views(tables)
         print_rows(arguments, "\n".join(f"{name} created" for name in created), *({"view": name} for name in created))
     else:
-        sql = render_views(warehouse.dialect.name if warehouse else arguments.dialect, **names)
+        sql = render_views(tables.database.name if tables else arguments.dialect, **names)
         print_rows(arguments, sql.removesuffix("\n"), {"sql": sql})
 
 
@@ -211,6 +213,11 @@ def find_kind(arguments: Namespace) -> str:
 def open_feed_warehouse(arguments: Namespace) -> Warehouse:
     """Return the SQL database of a feed, without connecting."""
     return open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
+
+
+def open_feed_tables(arguments: Namespace) -> Tables:
+    """Return the tables that a command names, without connecting."""
+    return open_tables(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
 
 
 def open_sql_feed(warehouse: Warehouse, arguments: Namespace) -> FeedMaintenance:

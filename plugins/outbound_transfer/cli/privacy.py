@@ -7,15 +7,15 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from outbound_transfer.cli.commands import confirm, open_feed_warehouse, print_rows, with_connections
+from outbound_transfer.cli.commands import confirm, open_feed_tables, print_rows, with_connections
 from outbound_transfer.client.addresses import is_plain_address
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.personal_data import DeliveriesPersonalData
 from outbound_transfer.delivery.place import find_deliveries
 from outbound_transfer.store.personal_data import AddressSearch
+from outbound_transfer.store.persons import PersonalData, SqlPersonalData
 from outbound_transfer.warehouse.config import table_naming
-from outbound_transfer.warehouse.connection import open_warehouse
-from outbound_transfer.warehouse.personal_data import PersonalData, SqlPersonalData
+from outbound_transfer.warehouse.connection import open_tables
 from outbound_transfer.warehouse.timestamps import utc_now
 
 
@@ -50,7 +50,7 @@ def retention(arguments: Namespace) -> None:
     """Delete events and polls that are older than some days."""
     if not arguments.sql_conn_id:
         raise SystemExit("Where? Give --sql-conn-id.")
-    locations = [SqlPersonalData(open_feed_warehouse(arguments), f"connection '{arguments.sql_conn_id}'")]
+    locations = [SqlPersonalData(open_feed_tables(arguments), f"connection '{arguments.sql_conn_id}'")]
     days = pluralize(arguments.older_than.days, "day")
     if not arguments.dry_run:
         confirm(arguments, f"Delete what is older than {days} in {_names(locations)}?")
@@ -100,4 +100,4 @@ def _locations(arguments: Namespace) -> Iterator[PersonalData]:
             names = table_naming()
             tables[place.conn_id, names["prefix"], names["schema"]] = None
     for conn_id, prefix, schema in tables:
-        yield SqlPersonalData(open_warehouse(conn_id, prefix=prefix, schema=schema), f"connection '{conn_id}'")
+        yield SqlPersonalData(open_tables(conn_id, prefix=prefix, schema=schema), f"connection '{conn_id}'")

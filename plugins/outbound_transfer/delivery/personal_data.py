@@ -13,7 +13,7 @@ from outbound_transfer.client.models import DRAFT
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Memory
 from outbound_transfer.store.personal_data import ERASED, AddressSearch, erase_list
-from outbound_transfer.warehouse.personal_data import PersonalData
+from outbound_transfer.store.persons import PersonalData
 
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries

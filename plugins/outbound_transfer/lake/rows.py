@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.store.event_content import content_digest
-from outbound_transfer.warehouse.tables import PERSONAL_DATA
+from outbound_transfer.store.tables import PERSONAL_DATA
 from outbound_transfer.warehouse.timestamps import parse_event_timestamp
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -22,7 +22,7 @@ def field(name: str, type_: pa.DataType, comment: str, *, null: bool = True, per
     return pa.field(name, type_, nullable=null, metadata={"doc": comment})
 
 
-#: What :data:`outbound_transfer.warehouse.tables.EVENTS` and ``REJECTED_LINES`` have in a SQL database.
+#: What :data:`outbound_transfer.store.tables.EVENTS` and ``REJECTED_LINES`` have in a SQL database.
 SCHEMA: Final = pa.schema(
     [
         field("account", pa.string(), "the account whose feed it is: its site address", null=False),

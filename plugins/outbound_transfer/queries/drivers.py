@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.queries.errors import QueryFailed, ResultNotWritable
+from outbound_transfer.store.errors import UnsupportedDatabase
 from outbound_transfer.warehouse.dialects.refused import check_driver
-from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 
 #: Dates, times, and intervals of days and less, as PostgreSQL writes them by default: Python has exact types for these.
 _EXACT: Final = re.compile(
@@ -155,7 +155,7 @@ def _or_text(convert: Callable[[str], Any], text: str) -> Any:
 def _refuse_mysql_connector(connection: Any) -> Any:
     try:
         check_driver(connection)
-    except UnsupportedWarehouse as error:
+    except UnsupportedDatabase as error:
         raise QueryFailed(str(error)) from None
 
 

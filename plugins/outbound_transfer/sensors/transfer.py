@@ -38,7 +38,8 @@ class TransferSensor(BaseSensorOperator):
     not see the transfer.
 
     :param transfer_id: the sent transfer: its id, or a mapping with its id, such as the result of the delivering task.
-    :param timeout: how long to wait at most, in seconds or as a timedelta, counted from the first try; one last poll
+    :param poke_interval: time between two polls.
+    :param timeout: how long to wait at most, counted from the first try; one last poll
         precedes a timeout. By default until the transfer finishes, which its expiry does at the latest, or as long as
         ``[sensors] default_timeout`` where that was changed.
     :param on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
@@ -62,7 +63,8 @@ class TransferSensor(BaseSensorOperator):
         self,
         *,
         transfer_id: TransferId,
-        timeout: float | timedelta | None = None,
+        poke_interval: timedelta = timedelta(minutes=1),
+        timeout: timedelta | None = None,
         on_expired: str = "fail",
         on_canceled: str = "fail",
         accept_partial: bool = False,
@@ -71,7 +73,9 @@ class TransferSensor(BaseSensorOperator):
         deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(timeout=_default_timeout() if timeout is None else timeout, **kwargs)
+        super().__init__(
+            poke_interval=poke_interval, timeout=_default_timeout() if timeout is None else timeout, **kwargs
+        )
         self.transfer_id: Any = transfer_id
         self.on_expired = on_expired
         self.on_canceled = on_canceled

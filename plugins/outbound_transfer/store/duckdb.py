@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.postgresql.base import PGDialect, PGIdentifierPreparer
+from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGIdentifierPreparer
 
 #: The URL of the dialect: the package duckdb-engine has the shorter name.
 URL: Final = "outbound_transfer_duckdb://"
@@ -39,6 +39,11 @@ class _Cursor(Connection):
         """Leave the connection open."""
 
 
+class _Compiler(PGCompiler):
+    def for_update_clause(self, select: Any, **_: Any) -> str:  # noqa: ARG002  # a file has one transaction at a time
+        return ""
+
+
 class _Preparer(PGIdentifierPreparer):
     def _requires_quotes(self, value: str) -> bool:  # noqa: ARG002  # DuckDB reserves other words than PostgreSQL
         return True
@@ -56,6 +61,7 @@ class DuckDb(PGDialect):
     supports_statement_cache = True
     default_paramstyle = "qmark"
     preparer = _Preparer
+    statement_compiler = _Compiler
     colspecs = {**PGDialect.colspecs, sa.LargeBinary: _Bytes}  # noqa: RUF012
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +17,21 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from outbound_transfer.store import duckdb
 from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
+from outbound_transfer.warehouse.errors import WarehouseBusy
 
 T = TypeVar("T")
 
 #: What is stored.
-Use: TypeAlias = Literal["events", "transfers", "deliveries"]
+Use: TypeAlias = Literal["events or transfers", "deliveries"]
+
+#: Seconds to wait for other sessions. Other programs may have a file of DuckDB open for longer.
+_TIMEOUTS: Final = {"duckdb": 120.0}
+
+#: Databases, for an error.
+_POSSIBLE: Final[dict[Use, str]] = {
+    "events or transfers": "PostgreSQL, MySQL, MariaDB, SQLite or DuckDB; docs/warehouses.md says how others get them",
+    "deliveries": "PostgreSQL, MySQL, MariaDB or SQLite",
+}
 
 #: Databases in SQLAlchemy, by the types of connections and the dialects of hooks.
 _DATABASES: Final = {"postgres": "postgresql", "mariadb": "mysql"} | {
@@ -44,6 +55,9 @@ _CONFLICTS: Final = ("40001", "40P01", "42P07", 1213, 1020, 1412, 1050, 1061, "d
 _MISSING: Final = ("3F000", 1049, "unknown database", "Schema with name")
 _FORBIDDEN: Final = ("42501", 1044, 1142, "readonly database", "read-only mode")
 
+#: What DuckDB says of a file that another process has open, or another instance of this one; it has no codes.
+_BUSY: Final = ("lock on file", "Unique file handle conflict")
+
 #: Seconds for which a transaction is repeated after conflicts.
 _RETRY_SECONDS: Final = 5.0
 
@@ -59,24 +73,53 @@ class HookLike(Protocol):
     def get_uri(self) -> str: ...
 
 
+def check_database(hook: HookLike, use: Use) -> str:
+    """Return SQLAlchemy's name of a hook's database.
+
+    :param use: what is stored.
+    :raises UnsupportedDatabase: the provider does not store this there.
+    """
+    # The type of the connection first: other hooks may need an account to name their dialect, and Redshift's may be
+    # PostgreSQL's.
+    kind = getattr(hook, "conn_type", None) or _dialect_of(hook)
+    name = _DATABASES.get(kind)
+    if not name or name != _DATABASES.get(_dialect_of(hook)) or (name == "duckdb" and use == "deliveries"):
+        possible = _POSSIBLE[use]
+        raise UnsupportedDatabase(f"No {use} are stored in {kind}: name a connection of one of {possible}")
+    return name
+
+
+def _dialect_of(hook: HookLike) -> str:
+    return re.split("[+.]", hook.dialect_name)[0]  # some hooks name the driver, too
+
+
 class Database:
     """The database of a hook.
 
     :param hook: opens each connection, with all that the Airflow connection says.
     :param use: what is stored.
-    :param timeout: seconds to wait for other sessions.
+    :param timeout: seconds to wait for other sessions; default: those of the database.
     :raises UnsupportedDatabase: the provider does not store this there.
     """
 
-    def __init__(self, hook: HookLike, use: Use, *, timeout: float = 30.0) -> None:
-        dialect = hook.dialect_name.partition("+")[0]
-        kind = getattr(hook, "conn_type", None) or dialect  # Redshift's dialect may be PostgreSQL's
-        self.name, self.timeout, self._hook = _DATABASES.get(dialect, ""), timeout, hook
-        possible = "PostgreSQL, MySQL, MariaDB, SQLite" + (" or DuckDB" if use != "deliveries" else "")
-        if not self.name or self.name != _DATABASES.get(kind) or (self.name == "duckdb" and use == "deliveries"):
-            raise UnsupportedDatabase(f"No {use} are stored in {kind}: name a connection of one of {possible}")
+    def __init__(self, hook: HookLike, use: Use, *, timeout: float | None = None) -> None:
+        self.name, self._hook = check_database(hook, use), hook
+        self.timeout = _TIMEOUTS.get(self.name, 30.0) if timeout is None else timeout
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
+
+    def is_there(self) -> bool:
+        """Return whether the database is there: a connection would create the file of SQLite or DuckDB.
+
+        :raises FileNotFoundError: the file cannot be created either, as its folder is missing.
+        """
+        if self.name not in ("sqlite", "duckdb"):
+            return True
+        name = sa.make_url(self._hook.get_uri()).database or ""
+        file = Path(name)
+        if ":" not in name and not file.parent.is_dir():
+            raise FileNotFoundError(f"the folder of the file {file} does not exist")
+        return name == "" or ":" in name or file.exists()
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -194,18 +237,16 @@ class Database:
             yield
 
     def _wait(self, attempt: Callable[[], T]) -> T:
-        """Repeat an attempt as long as other processes have the file of DuckDB open."""
+        """Repeat an attempt as long as others have the file of DuckDB open."""
         deadline = time.monotonic() + self.timeout
         while True:
             try:
                 return attempt()
             except Exception as error:
-                if not isinstance(error, BlockingIOError) and "lock on file" not in str(error):
+                if not isinstance(error, BlockingIOError) and not any(text in str(error) for text in _BUSY):
                     raise
                 if time.monotonic() > deadline:
-                    raise UnusableDatabase(
-                        f"Other programs had the DuckDB file open for {self.timeout:.0f} s"
-                    ) from error
+                    raise WarehouseBusy(f"Other programs had the DuckDB file open for {self.timeout:.0f} s") from error
             time.sleep(0.02)
 
 

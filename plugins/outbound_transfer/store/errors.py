@@ -5,6 +5,11 @@ from __future__ import annotations
 from outbound_transfer.client.errors import OutboundTransferError
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a database's message: the others may quote a row."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class UnsupportedDatabase(OutboundTransferError):
     """The connection leads to a database, or has a driver, that the provider does not store this in.
 
@@ -13,9 +18,9 @@ class UnsupportedDatabase(OutboundTransferError):
 
 
 class UnusableDatabase(OutboundTransferError):
-    """The tables cannot be created, or another program has the file of DuckDB open.
+    """The tables cannot be created.
 
-    What to do: create the schema, grant the role the right to create tables, or close the program. Nothing was created.
+    What to do: create the schema, or grant the role the right to create tables. Nothing was created.
     """
 
 

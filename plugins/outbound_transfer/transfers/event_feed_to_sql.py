@@ -22,7 +22,7 @@ class EventFeedToSqlOperator(EventFeedOperator):
     """Load the event feed into a SQL database, from the stored cursor to the end, every event exactly once.
 
     Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. The cursor
-    is stored in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.warehouse.tables`) are created at first
+    is stored in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.store.tables`) are created at first
     use. To read the feed again from its beginning:
     ``outbound-transfer feed reset --to 0``.
 
@@ -34,8 +34,7 @@ class EventFeedToSqlOperator(EventFeedOperator):
     ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
     response, a minute later, claims about as much.
 
-    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, or another
-        with a ``DbApiHook`` that passes a probe.
+    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
     :param table_prefix: prefix of the names of the tables.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.

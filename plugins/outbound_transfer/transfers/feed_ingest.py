@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.traces import trace
 from outbound_transfer.client.wording import pluralize
+from outbound_transfer.store.errors import first_line
 from outbound_transfer.transfers.progress import IngestProgress
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.errors import CursorMoved, RowsRefused, TooManyRejectedLines
@@ -127,7 +128,7 @@ class FeedIngest:
         except CursorMoved:
             raise
         except Exception as error:
-            self.log_poll(200, f"not loaded: {type(error).__name__}: {error}")
+            self.log_poll(200, f"not loaded: {type(error).__name__}: {first_line(error)}")
             raise
         log.info(
             "Loaded %s (%d new) and %s; cursor %d to %d, %s",

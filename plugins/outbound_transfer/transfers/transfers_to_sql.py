@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.client.errors import CallError
-    from outbound_transfer.client.models import Transfer
+    from outbound_transfer.client.models import Transfer, TransferPage
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.warehouse.transfers import SyncState, TransferTables
+    from outbound_transfer.store.transfers import SyncState, TransferTables
 
 
 #: Number of pages in a row without a new transfer after which a listing is regarded as endless.
@@ -40,8 +40,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     A key that sees none of the transfers that the tables have for the connection is taken for another user's: the task
     fails and stores nothing, as such a key says nothing about these transfers.
 
-    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, or another with a
-        ``DbApiHook`` that passes a probe.
+    :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
     :param table_prefix: prefix of the names of the tables.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.
@@ -81,18 +80,18 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         check_literals(self, self.checks)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
-        from outbound_transfer.warehouse.accounts import bind_account
+        from outbound_transfer.store.accounts import bind_account
+        from outbound_transfer.store.transfers import TransferTables
         from outbound_transfer.warehouse.config import stores_recipients
-        from outbound_transfer.warehouse.connection import open_warehouse
-        from outbound_transfer.warehouse.transfers import TransferTables
+        from outbound_transfer.warehouse.connection import open_tables
 
         with fail_without_retry_on_warehouse_errors():
             check_all(self, self.checks)
-            warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
+            place = open_tables(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
             account = self.account or hook.get_account()
-            bind_account(warehouse, account, hook.get_account())
+            bind_account(place, account, hook.get_account())
             tables = TransferTables(
-                warehouse, account, self.outbound_transfer_conn_id, stores_recipients=stores_recipients()
+                place, account, self.outbound_transfer_conn_id, stores_recipients=stores_recipients()
             )
             result = self._sync(hook, tables, tables.sync_state())
             result["outstanding"] = len(tables.sync_state().outstanding)
@@ -116,39 +115,25 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         return ingestion_lineage("transfers", ("transfers", "recipients"), self)
 
     def _sync(self, hook: OutboundTransferHook, tables: TransferTables, before: SyncState) -> dict[str, Any]:
-        from outbound_transfer.warehouse.transfers import is_storable, latest_sent_at
+        from outbound_transfer.store.transfers import latest_sent_at
 
-        seen: set[str] = set()
-        unreadable: dict[str, str] = {}
-        pages = new = repeated = 0
-        newest = ""
-        cursor: str | None = None
-        while True:
+        read, newest = _Listing(before), None
+        while not read.is_over:
             requested_at = tables.now()
-            page = hook.list_transfers(cursor=cursor)
-            if pages == 0 and before.synced_until is not None:
+            page = hook.list_transfers(cursor=read.cursor)
+            if read.pages == 0:
+                newest = latest_sent_at(page.data, requested_at)
                 self._check_key(hook, tables, before, {transfer.id for transfer in page.data})
-            storable = [transfer for transfer in page.data if is_storable(transfer)]
+            storable = read.add(page)
             new_rows = tables.save(storable, requested_at)
+            read.new += new_rows
             self._show(hook, {transfer.id: transfer for transfer in storable})
             metrics.ROWS_LOADED.emit(new_rows, table="transfers")
-            new += new_rows
-            pages += 1
-            if pages == 1:
-                newest = latest_sent_at(page.data, requested_at)
-            repeated = 0 if {transfer.id for transfer in page.data} - seen else repeated + 1
-            seen.update(transfer.id for transfer in page.data)
-            unreadable |= {row.id: row.reason for row in page.unreadable}
-            unreadable |= {one.id: "its id cannot be stored" for one in page.data if not is_storable(one)}
-            is_whole = page.next_cursor is None or before.covers(page.data, seen)
-            if is_whole or page.next_cursor == cursor or repeated == MAX_REPEATED_PAGES:
-                break
-            cursor = page.next_cursor
-        self._refresh_each(hook, tables, (before.outstanding.keys() | unreadable.keys()) - seen - {""})
-        self._log_unreadable(unreadable)
-        if newest and is_whole:
+        self._refresh_each(hook, tables, read.missing)
+        self._log_unreadable(read.unreadable)
+        if newest and read.is_whole:
             tables.mark_listed(newest)
-        return {"pages": pages, "transfers": len(seen), "new_transfers": new}
+        return {"pages": read.pages, "transfers": len(read.seen), "new_transfers": read.new}
 
     def _check_key(
         self, hook: OutboundTransferHook, tables: TransferTables, before: SyncState, listed: Set[str]
@@ -159,7 +144,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         """
         from outbound_transfer.warehouse.errors import KeyOfAnotherUser
 
-        if listed & before.outstanding.keys():
+        if before.synced_until is None or listed & before.outstanding.keys():
             return
         known = tables.newest_ids(MAX_PAGE_SIZE)
         if not known or listed & set(known) or _sees_any(hook, known[:MAX_KEY_CHECKS]):
@@ -208,6 +193,45 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         else:
             return
         self._show(hook, {transfer_id: transfer})
+
+
+class _Listing:
+    """How far one run has read the listing.
+
+    :ivar cursor: of the next page.
+    :ivar seen: ids of the transfers on all pages.
+    :ivar unreadable: by id, why a row cannot be stored.
+    :ivar is_whole: whether every transfer that can be new or have changed was on a page.
+    :ivar is_over: whether no page is left to read; a listing may be endless.
+    """
+
+    def __init__(self, before: SyncState) -> None:
+        self._before, self._repeated = before, 0
+        self.cursor: str | None = None
+        self.pages = self.new = 0
+        self.seen: set[str] = set()
+        self.unreadable: dict[str, str] = {}
+        self.is_whole = self.is_over = False
+
+    def add(self, page: TransferPage) -> list[Transfer]:
+        """Note a page; return its transfers that can be stored."""
+        from outbound_transfer.store.transfers import is_storable
+
+        ids = {transfer.id for transfer in page.data}
+        self.pages += 1
+        self._repeated = 0 if ids - self.seen else self._repeated + 1
+        self.seen |= ids
+        self.unreadable |= {row.id: row.reason for row in page.unreadable}
+        self.unreadable |= {one.id: "its id cannot be stored" for one in page.data if not is_storable(one)}
+        self.is_whole = page.next_cursor is None or self._before.covers(page.data, self.seen)
+        self.is_over = self.is_whole or page.next_cursor == self.cursor or self._repeated == MAX_REPEATED_PAGES
+        self.cursor = page.next_cursor
+        return [transfer for transfer in page.data if is_storable(transfer)]
+
+    @property
+    def missing(self) -> Set[str]:
+        """Ids of the transfers to read individually: they may have changed, and no page has shown them."""
+        return (self._before.outstanding.keys() | self.unreadable.keys()) - self.seen - {""}
 
 
 def _sees_any(hook: OutboundTransferHook, transfer_ids: Sequence[str]) -> bool:

@@ -92,10 +92,9 @@ class TransferTrigger(BaseTrigger):
         with self._joined as joined:
             joined.enter_context(_count(conn_id))
             joined.enter_context(join_poll(conn_id, wait, partial(_new_poll, conn_id)))
-            while line := await wait.news.get():
-                self.log.log(logging.WARNING if line.endswith(STATUS_HINTS) else logging.INFO, "%s", line)
-            assert wait.end is not None
-            yield await self._finish(wait.end, wait.rules) or TriggerEvent(_payload(wait.end))
+            while isinstance(news := await wait.news.get(), str):
+                self.log.log(logging.WARNING if news.endswith(STATUS_HINTS) else logging.INFO, "%s", news)
+            yield await self._finish(news, wait.rules) or TriggerEvent(_payload(news))
 
     async def cleanup(self) -> None:
         """Leave the poll, whose thread then ends at once if nobody else waits."""

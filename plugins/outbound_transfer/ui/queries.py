@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from outbound_transfer.client.models import DRAFT
 from outbound_transfer.client.outcomes import IN_DOUBT
+from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, REJECTED_LINES, with_names
 from outbound_transfer.ui.filters import FINISHED_STATUSES, IN_FLIGHT, WITH_ERROR, Filter, Position, window_start
-from outbound_transfer.warehouse.tables import FEED_CURSOR, FEED_POLLS, REJECTED_LINES, with_names
 
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries

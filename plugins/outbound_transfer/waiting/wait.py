@@ -35,7 +35,7 @@ class Wait:
     :ivar asked: when its status was last known, or read in vain; initially, when the wait began. As all times here, in
         seconds since the epoch.
     :ivar end: how it has ended; None before.
-    :ivar news: lines for the task's log; "" comes last, when the wait has ended.
+    :ivar news: lines for the task's log; then how the wait has ended.
     :raises TypeError, ValueError: an argument is invalid.
     """
 
@@ -46,7 +46,7 @@ class Wait:
     seen: Transfer | None = None
     asked: float = field(default_factory=lambda: time.time())
     end: WaitEnd | None = None
-    news: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    news: asyncio.Queue[str | WaitEnd] = field(default_factory=asyncio.Queue)
     _expired_at: float = inf
     _told: str = ""
 
@@ -109,8 +109,9 @@ class Wait:
 
     def finish(self, end: WaitEnd) -> None:
         """End the wait, unless it has ended."""
-        self.end = self.end or end
-        self.news.put_nowait("")
+        if self.end is None:
+            self.news.put_nowait(end)
+            self.end = end
 
     def tell(self, line: str) -> None:
         """Log a line, unless it was the last one."""

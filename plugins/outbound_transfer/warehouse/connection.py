@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.errors import NotASqlConnection
 
 if TYPE_CHECKING:
@@ -33,13 +33,11 @@ def sql_hook(connection: Connection, hook_params: Mapping[str, Any] | None = Non
 
     :param connection: of :func:`find_connection`.
     :raises NotASqlConnection: the hook is not a ``DbApiHook``.
-    :raises UnsupportedWarehouse: its database is known not to work.
     """
     from airflow.providers.common.sql.hooks.sql import DbApiHook
 
     hook, conn_id = connection.get_hook(hook_params=dict(hook_params or {})), connection.conn_id
     if not isinstance(hook, DbApiHook):
-        check_names([getattr(hook, "conn_type", None)])
         raise NotASqlConnection(
             f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Name the connection "
             "of a SQL database"
@@ -61,7 +59,16 @@ def open_warehouse(
     :param timeout: seconds to wait for other sessions' locks, and for the database.
     :param connection: the connection, if it was looked up before; it is not looked up again.
     :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-    :raises UnsupportedWarehouse: its database is known not to work.
+    :raises UnsupportedDatabase: events and transfers are not stored in its database.
     """
     hook = sql_hook(connection or find_connection(sql_conn_id))
     return Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)
+
+
+def open_tables(sql_conn_id: str, *, prefix: str, schema: str | None) -> Tables:
+    """Return the tables in the database of a connection, without connecting.
+
+    :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+    :raises UnsupportedDatabase: events and transfers are not stored in its database.
+    """
+    return Tables(sql_hook(find_connection(sql_conn_id)), prefix=prefix, schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -13,11 +13,13 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Table
 
 from outbound_transfer.observability import metrics
-from outbound_transfer.warehouse.dialects import DbApiHookLike, Row, dialect_of
+from outbound_transfer.store.engine import HookLike
+from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import TABLES
+from outbound_transfer.warehouse.dialects import Row, dialect_of
 from outbound_transfer.warehouse.errors import DuplicateRow
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX, check_prefix, check_schema
-from outbound_transfer.warehouse.sockets import IDLE_SECONDS, OpenSockets
-from outbound_transfer.warehouse.tables import TABLES, with_names
+from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.warehouse.sockets import probe_server
 
 #: A column in a statement. Some names of columns are reserved words in some databases, so all of them are quoted.
 _COLUMN: Final = re.compile(r"\[(\w+)\]")
@@ -47,7 +49,7 @@ class Warehouse:
 
     def __init__(
         self,
-        hook: DbApiHookLike,
+        hook: HookLike,
         *,
         prefix: str = DEFAULT_PREFIX,
         schema: str | None = None,
@@ -57,21 +59,8 @@ class Warehouse:
         self.dialect = dialect if timeout is None else dialect.with_timeout(timeout)
         self.connect = self.dialect.connection_factory(hook)
         self._hook = hook
-        self.prefix, self.schema = prefix, schema or None
-        self._sockets = OpenSockets()
-        check_prefix(prefix, self.dialect.max_identifier_length)
-        check_schema(schema, self.dialect.max_identifier_length)
-
-    def begin_inspection(self) -> bool:
-        """Let no later connection change the database; return whether it is there, as a connection may create its file.
-
-        :raises FileNotFoundError: the file cannot be created either, as its folder is missing.
-        """
-        self.dialect = self.dialect.for_inspection()
-        file = self.dialect.file_of(self._hook)
-        if file and not file.parent.is_dir():
-            raise FileNotFoundError(f"the folder of the file {file} does not exist")
-        return file is None or file.exists()
+        self.tables = Tables(hook, prefix=prefix, schema=schema, timeout=timeout)
+        self.prefix, self.schema = self.tables.prefix, self.tables.schema
 
     @contextmanager
     def read(self) -> Iterator[Any]:
@@ -148,7 +137,7 @@ class Warehouse:
                 connection.rollback()
             raise
         finally:
-            self._close(connection)
+            connection.close()
 
     def _open_connection(self) -> Any:
         try:
@@ -158,16 +147,12 @@ class Warehouse:
             metrics.DATABASE_FAILURES.emit(sql_conn_id=conn_id)
             raise
         try:
-            self._sockets.add(connection, self.dialect.timeout or IDLE_SECONDS)
+            probe_server(connection)
             self.dialect.configure_connection(connection)
         except BaseException:
-            self._close(connection)
+            connection.close()
             raise
         return connection
-
-    def _close(self, connection: Any) -> None:
-        self._sockets.remove(connection)
-        connection.close()
 
     def name(self, table: Table) -> str:
         """Return the table's quoted name for a statement with parameters; every statement here has some, or ``()``."""
@@ -177,58 +162,6 @@ class Warehouse:
         """Return the table's quoted name."""
         parts = (*((self.schema,) if self.schema else ()), self.prefix + table.name)
         return ".".join(self.dialect.quote(part) for part in parts)
-
-    def table_exists(self, tx: Any, table: Table) -> bool:
-        """Return whether the table exists. If it does not, ``tx`` may be unusable afterwards."""
-        if self.dialect.exists is None:
-            return self._can_select(tx, table)
-        names = {"plain": self.prefix + table.name, "schema": self.schema}
-        return bool(scalar(tx, self.dialect.exists, names))
-
-    def _can_select(self, tx: Any, table: Table) -> bool:
-        try:
-            tx.execute(f"SELECT 1 FROM {self.name(table)} WHERE 1 = 0", ())  # noqa: S608
-            tx.fetchall()
-        except Exception:  # each driver has its own for a missing table
-            return False
-        return True
-
-    def create_tables(self, tables: Iterable[Table]) -> None:
-        """Create the tables that do not exist. Several sessions may do so at the same time."""
-        if self.dialect.exists is None:
-            for table in tables:
-                self._create_alone(table)
-            return
-        with self.transaction() as tx:
-            self.lock(tx)
-            for table in tables:
-                # Checked under the lock. A role that may not create tables can use existing ones.
-                if not self.table_exists(tx, table):
-                    self._create(tx, table)
-
-    def _create_alone(self, table: Table) -> None:
-        # Does what IF NOT EXISTS does, which not every database has; a failure ends the transaction.
-        if self._is_there(table):
-            return
-        try:
-            with self.transaction() as tx:
-                self._create(tx, table)
-        except Exception:
-            if not self._is_there(table):
-                raise
-
-    def _create(self, tx: Any, table: Table) -> None:
-        for statement in self.dialect.create_statements(with_names(table, self.prefix, self.schema)):
-            tx.execute(statement, ())
-
-    def _is_there(self, table: Table) -> bool:
-        with self.read() as tx:
-            return self.table_exists(tx, table)
-
-    def lock(self, tx: Any) -> None:
-        """Lock out other sessions that create or change tables, until the transaction ends."""
-        for statement in self.dialect.lock:
-            self.run(tx, statement)
 
     def insert(self, tx: Any, table: Table, rows: Sequence[Row]) -> int:
         """Insert the rows whose key is new, in bulk; return their number."""

@@ -112,7 +112,7 @@ class EventDestination(ABC):
 
         :raises InvalidCursor: the stored value is not a cursor.
         :raises SchemaTooNew: it was created by a newer version of this package.
-        :raises UnsupportedWarehouse: it cannot store a page whole or not at all.
+        :raises UnsupportedDatabase: it cannot store a page whole or not at all.
         """
 
     @abstractmethod

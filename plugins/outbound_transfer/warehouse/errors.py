@@ -21,13 +21,6 @@ class NotASqlConnection(WarehouseError):
     """
 
 
-class UnsupportedWarehouse(WarehouseError):
-    """The database cannot keep the rows and the cursor together, or changes what it is given.
-
-    What to do: load the feed in the way that the message names. Not retried; no table is made.
-    """
-
-
 class InvalidName(WarehouseError, ValueError):
     """The database cannot use a schema, a table prefix or an account's name unchanged.
 

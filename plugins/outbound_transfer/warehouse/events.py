@@ -11,8 +11,16 @@ from typing import Any, Final
 
 from outbound_transfer.client.events import MAX_CURSOR, Event, Page
 from outbound_transfer.client.wording import pluralize
+from outbound_transfer.store.accounts import bind_account
+from outbound_transfer.store.errors import first_line
 from outbound_transfer.store.event_content import find_conflicts
-from outbound_transfer.warehouse.accounts import bind_account
+from outbound_transfer.store.schema import FEED
+from outbound_transfer.store.tables import (
+    EVENTS,
+    FEED_CURSOR,
+    FEED_POLLS,
+    REJECTED_LINES,
+)
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     MAX_NOTE,
@@ -31,13 +39,6 @@ from outbound_transfer.warehouse.errors import (
 )
 from outbound_transfer.warehouse.refusals import reject_conflicts, storable_page
 from outbound_transfer.warehouse.rows import event_rows, line_digest, rejected_rows, storable_text
-from outbound_transfer.warehouse.schema import FEED, ensure_schema, is_current
-from outbound_transfer.warehouse.tables import (
-    EVENTS,
-    FEED_CURSOR,
-    FEED_POLLS,
-    REJECTED_LINES,
-)
 from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
 
 #: Number of event ids in one query, and in an error.
@@ -73,7 +74,7 @@ class EventStore(EventDestination):
         return self.read_cursor()
 
     def bind_account(self, address: str) -> None:
-        bind_account(self.warehouse, self.account, address)
+        bind_account(self.warehouse.tables, self.account, address)
 
     def read_cursor(self) -> int:
         """Return the cursor of a feed that has been read before; create nothing.
@@ -93,9 +94,9 @@ class EventStore(EventDestination):
         return position
 
     def _read(self) -> Any:
+        if self.warehouse.tables.version(FEED) is None:
+            return None
         with self.warehouse.read() as tx:
-            if not is_current(self.warehouse, tx, FEED):
-                return None
             return self.read_cursor_row(tx)
 
     def read_cursor_row(self, tx: Any) -> Any:
@@ -104,10 +105,9 @@ class EventStore(EventDestination):
         return scalar(tx, self.warehouse.render(query), (self.account,))
 
     def _create(self) -> None:
-        ensure_schema(self.warehouse, FEED, self.now())
+        self.warehouse.tables.create(FEED)
         with self.warehouse.transaction() as tx:
             # The row exists before the first page, so that setting the cursor is always the same statement.
-            self.warehouse.lock(tx)
             self.warehouse.insert(tx, FEED_CURSOR, [(self.account, 0, format_timestamp(self.now(tx)))])
 
     def load_page(self, page: Page) -> int:
@@ -118,10 +118,11 @@ class EventStore(EventDestination):
                 raise
             accepted = storable_page(page, self._refusal, utc_now())
             if accepted != page:
-                raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from error
+                raise RowsRefused(f"the database refuses rows of the page after {page.cursor}", accepted) from None
             if not self._is_refused_again(page):
                 raise  # it was no refusal, but a trouble that has passed, or goes on: the task's retries do the same
-            raise PageRefused(f"the database refuses any row of the page after {page.cursor}: {error}") from error
+            text = f"the database refuses any row of the page after {page.cursor}: {first_line(error)}"
+            raise PageRefused(text) from None  # the error itself may quote a row
 
     def _is_refused_again(self, page: Page) -> bool:
         """Return whether a database that can be read refuses a page that it has refused."""

@@ -28,8 +28,6 @@ class SqliteFileHook:
     """Opens a SQLite file, as a hook of Airflow's does; its provider, which Airflow does not bring, is not needed."""
 
     conn_type = dialect_name = "sqlite"
-    placeholder = "?"
-    supports_autocommit = False
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -40,9 +38,6 @@ class SqliteFileHook:
     def get_uri(self) -> str:
         """Return the file's address in SQLAlchemy's form."""
         return f"sqlite:///{self._file}"
-
-    def set_autocommit(self, conn: Any, autocommit: bool) -> None:
-        """Do nothing: the dialect begins and commits every transaction."""
 
 
 def find_local_file() -> Path | None:

@@ -8,7 +8,8 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from outbound_transfer.client.wording import pluralize
-from outbound_transfer.warehouse.accounts import read_address
+from outbound_transfer.store.accounts import read_address
+from outbound_transfer.store.tables import FEED_CURSOR
 from outbound_transfer.warehouse.database import Warehouse, fetch_all, scalar
 from outbound_transfer.warehouse.destination import (
     FeedMaintenance,
@@ -20,14 +21,13 @@ from outbound_transfer.warehouse.destination import (
 )
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.refusals import OTHER_CONTENT
-from outbound_transfer.warehouse.tables import FEED_CURSOR
 
 
 def list_feeds(warehouse: Warehouse) -> list[str]:
     """Return the accounts whose feeds have been read."""
+    if not warehouse.tables.exist([FEED_CURSOR]):
+        return []
     with warehouse.read() as tx:
-        if not warehouse.table_exists(tx, FEED_CURSOR):
-            return []
         return [row[0] for row in _rows(warehouse, tx, "SELECT [account] FROM {feed_cursor} ORDER BY [account]")]
 
 
@@ -68,7 +68,7 @@ class SqlFeedMaintenance(FeedMaintenance):
             raise self._unknown_feed("database", known)
 
     def read_address(self) -> str | None:
-        return read_address(self._warehouse, self.account)
+        return read_address(self._warehouse.tables, self.account)
 
     def read_cursor(self) -> int:
         self._require_known()

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
+from outbound_transfer.store.errors import first_line
 
 #: Inserts the rows of a page in a trial transaction; returns the database's error, or None if it accepts them.
 Refusal: TypeAlias = Callable[[Page], Exception | None]
@@ -86,5 +87,5 @@ def _simple_event(now: datetime) -> Event:
 
 def _reason(error: Exception) -> str:
     # In ASCII, because the database may have refused other characters.
-    text = " ".join(f"{type(error).__name__}: {error}".split()).encode("ascii", "backslashreplace").decode()
+    text = f"{type(error).__name__}: {first_line(error)}".encode("ascii", "backslashreplace").decode()
     return f"the database refused it: {text[:_MAX_REASON]}".replace("\0", " ")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-import threading
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,46 +16,6 @@ IDLE_SECONDS: Final = 30.0
 
 #: Number of probes without a response after which a connection is lost.
 _PROBES: Final = 3
-
-
-class OpenSockets:
-    """Duplicates of the sockets of open connections. By these, another thread can break the connections.
-
-    Duplicates, as a driver may close a socket at any time, and its number may be another socket's then.
-    """
-
-    def __init__(self) -> None:
-        self._sockets: dict[int, socket.socket] = {}
-        self._lock = threading.Lock()
-        self._is_shut_down = False
-
-    def add(self, connection: Any, idle_seconds: float) -> None:
-        """Let the kernel probe a connection's server, if the driver has a ``fileno()``.
-
-        :param idle_seconds: after how long without data.
-        :raises ConnectionAbortedError: :meth:`shut_down` was called before.
-        """
-        with self._lock:
-            if self._is_shut_down:
-                raise ConnectionAbortedError("the database is not waited for any more")
-            duplicate = _duplicate_socket(connection)
-            if duplicate is not None:
-                self._sockets[id(connection)] = duplicate
-                limit_silence(duplicate, idle_seconds)
-
-    def remove(self, connection: Any) -> None:
-        """Forget a connection before it is closed."""
-        with self._lock:
-            if (duplicate := self._sockets.pop(id(connection), None)) is not None:
-                duplicate.close()
-
-    def shut_down(self) -> None:
-        """Break the open connections, and all that are added later. What waits for a response gets an error."""
-        with self._lock:
-            self._is_shut_down = True
-            for duplicate in self._sockets.values():
-                with suppress(OSError):  # it is broken
-                    duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def probe_server(connection: Any) -> None:

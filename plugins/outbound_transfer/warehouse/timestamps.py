@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 #: How a date and time begins: a day of a month or of a week, then an hour. Newer Pythons read 24 as an hour, too.
-_DATE_AND_HOUR: Final = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d-?\d)[T ]([01]\d|2[0-3])", re.ASCII)
+_DATE_AND_HOUR: Final = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d-?\d)[Tt ]([01]\d|2[0-3])", re.ASCII)
+
+#: A leap second, which RFC 3339 allows: it is taken for the second after it.
+_LEAP_SECOND: Final = re.compile(r"(:\d\d):60(?!\d)")
 
 #: Maximum number of characters of a text that is parsed as a timestamp.
 _MAX_LENGTH: Final = 100
 
 #: Years that a conversion to another time zone may leave.
-_EDGE_YEARS: Final = ("0001", "9999")
+_EDGE_YEARS: Final = (1, 9999)
 
 
 def utc_now() -> datetime:
@@ -30,8 +33,8 @@ def _format_utc(timestamp: datetime) -> str:
     return timestamp.isoformat(timespec="microseconds")[:26] + "Z"
 
 
-def parse_event_timestamp(timestamp: str | None) -> str | None:
-    """Return a timestamp of the service in the format of :func:`format_timestamp`.
+def read_event_time(timestamp: str | None) -> datetime | None:
+    """Return a timestamp of the service in UTC.
 
     Returns None if it is not an ISO 8601 date and time, or is in the year 1 or 9999: in another time zone, which a
     reader's session may have, it may be in no valid year.
@@ -39,12 +42,19 @@ def parse_event_timestamp(timestamp: str | None) -> str | None:
     # The format is not documented (service-api.md, Unspecified).
     if not timestamp or len(timestamp) > _MAX_LENGTH or not _DATE_AND_HOUR.match(timestamp):
         return None
+    plain, leaps = _LEAP_SECOND.subn(r"\1:59", timestamp.upper(), count=1)
     try:
-        parsed = datetime.fromisoformat(timestamp)
-        found = _format_utc(parsed.astimezone(UTC) if parsed.utcoffset() else parsed)
+        parsed = datetime.fromisoformat(plain) + timedelta(seconds=leaps)
+        found = parsed.astimezone(UTC) if parsed.utcoffset() else parsed.replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # OverflowError: in UTC it is in no year
         return None
-    return None if found.startswith(_EDGE_YEARS) else found
+    return None if found.year in _EDGE_YEARS else found
+
+
+def parse_event_timestamp(timestamp: str | None) -> str | None:
+    """Return a timestamp of the service in the format of :func:`format_timestamp`; None as above."""
+    found = read_event_time(timestamp)
+    return None if found is None else _format_utc(found)
 
 
 def parse_timestamp(value: Any) -> datetime | None:

@@ -15,9 +15,9 @@ import sqlglot
 from views import VIEWS
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
+from outbound_transfer.store.views import render_views
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.events import EventStore, PollRecord
-from outbound_transfer.warehouse.views import render_views
 from support import sample_rows
 from support.databases import fresh_database
 from support.dbt_project import PACKAGE, Outcome, Project

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
 from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
+from outbound_transfer.warehouse.errors import WarehouseBusy
 from support.warehouses import Hook, held_by_another_process
 
 
@@ -165,9 +166,9 @@ def test_many_first_runs_make_the_tables_once_and_lose_no_change(database: Datab
 @pytest.mark.parametrize(
     ("dialect", "use", "message"),
     [
-        ("mssql", "events", "No events are stored in mssql: name a connection of one of PostgreSQL, .* or DuckDB$"),
-        ("mssql+pyodbc", "deliveries", "stored in mssql: name a .* one of PostgreSQL, MySQL, MariaDB, SQLite$"),
-        ("duckdb", "deliveries", "No deliveries are stored in duckdb: name .* PostgreSQL, MySQL, MariaDB, SQLite$"),
+        ("mssql", "events or transfers", "No events or transfers are stored in mssql: name a .* or DuckDB;"),
+        ("mssql+pyodbc", "deliveries", "stored in mssql: name a .* one of PostgreSQL, MySQL, MariaDB or SQLite$"),
+        ("duckdb", "deliveries", "No deliveries are stored in duckdb: name .* PostgreSQL, MySQL, MariaDB or SQLite$"),
     ],
 )  # fmt: skip
 def test_a_database_that_is_not_known_is_refused_with_those_that_are(dialect: str, use: Any, message: str) -> None:
@@ -179,7 +180,7 @@ def test_redshift_is_not_taken_for_postgresql() -> None:
     hook = Hook("postgresql", lambda: None)
     hook.conn_type = "redshift"  # type: ignore[attr-defined]
     with pytest.raises(UnsupportedDatabase, match="stored in redshift"):
-        Database(hook, "events")
+        Database(hook, "events or transfers")
 
 
 def test_a_driver_that_is_not_known_is_refused_and_closed() -> None:
@@ -187,7 +188,7 @@ def test_a_driver_that_is_not_known_is_refused_and_closed() -> None:
     connection = type("Connection", (), {"__module__": "pg8000.dbapi", "close": lambda self: closed.append(True)})
     with (
         pytest.raises(UnsupportedDatabase, match="The driver pg8000 is not supported"),
-        Database(Hook("postgresql", connection), "events").begin(),
+        Database(Hook("postgresql", connection), "events or transfers").begin(),
     ):
         pass
     assert closed == [True]
@@ -195,7 +196,7 @@ def test_a_driver_that_is_not_known_is_refused_and_closed() -> None:
 
 @pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient"])
 def test_a_schema_that_is_missing_is_named(store_hook_of: Callable[[str], Hook], name: str) -> None:
-    database = Database(store_hook_of(name), "events")
+    database = Database(store_hook_of(name), "events or transfers")
     with pytest.raises(UnusableDatabase, match="There is no place for the tables: create the schema 'nowhere'"):
         database.create_tables(things("nowhere").metadata)
 
@@ -205,7 +206,9 @@ def test_a_role_without_create_is_told_and_can_use_tables_that_are_there(postgre
     with closing(postgres.connect(autocommit=True)) as owner:
         owner.execute("DROP ROLE IF EXISTS limited")
         owner.execute("CREATE ROLE limited")
-        database = Database(Hook("postgresql", lambda: postgres.connect(driver, options="-c role=limited")), "events")
+        database = Database(
+            Hook("postgresql", lambda: postgres.connect(driver, options="-c role=limited")), "events or transfers"
+        )
         with pytest.raises(UnusableDatabase, match="The user may not create tables in the connection's schema: grant"):
             database.create_tables(THINGS.metadata)
         owner.execute("GRANT CREATE ON SCHEMA public TO limited")
@@ -227,7 +230,7 @@ def test_a_user_of_mariadb_without_create_is_told(mariadb: Any) -> None:
             lambda: MySQLdb.connect(unix_socket=mariadb.socket, user="limited", password="p", database=mariadb.name),
         )
         with pytest.raises(UnusableDatabase, match="The user may not create tables"):
-            Database(hook, "events").create_tables(THINGS.metadata)
+            Database(hook, "events or transfers").create_tables(THINGS.metadata)
         tx.execute("DROP USER limited@localhost")
 
 
@@ -237,12 +240,12 @@ def test_a_user_of_mariadb_without_create_is_told(mariadb: Any) -> None:
 def test_a_duckdb_file_that_a_program_has_open_is_waited_for(store_hook_of: Callable[[str], Hook]) -> None:
     hook = store_hook_of("duckdb")
     file = Path(hook.uri.removeprefix("duckdb:///"))
-    Database(hook, "events").create_tables(THINGS.metadata)
+    Database(hook, "events or transfers").create_tables(THINGS.metadata)
     with held_by_another_process(file) as let_go:
-        with pytest.raises(UnusableDatabase, match="Other programs had the DuckDB file open for 0 s"):
-            add(Database(hook, "events", timeout=0.2))
+        with pytest.raises(WarehouseBusy, match="Other programs had the DuckDB file open for 0 s"):
+            add(Database(hook, "events or transfers", timeout=0.2))
         threading.Timer(0.2, let_go).start()
-        add(Database(hook, "events"))
+        add(Database(hook, "events or transfers"))
 
 
 def test_a_database_of_duckdb_that_is_no_file_is_refused() -> None:
@@ -251,6 +254,6 @@ def test_a_database_of_duckdb_that_is_no_file_is_refused() -> None:
     for uri in ("duckdb:///", "duckdb:///:memory:", "duckdb:///md:acme"):
         with (
             pytest.raises(UnsupportedDatabase, match="leads to no file of DuckDB"),
-            Database(Hook("duckdb", duckdb.connect, uri=uri), "events").begin(),
+            Database(Hook("duckdb", duckdb.connect, uri=uri), "events or transfers").begin(),
         ):
             pass

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from outbound_transfer.store.schema import GROUPS
+from outbound_transfer.store.tables import TABLES
 from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.schema import GROUPS, ensure_schema
-from outbound_transfer.warehouse.tables import TABLES
-from outbound_transfer.warehouse.timestamps import utc_now
 from support.warehouses import Hook
 
 PREFIX = "100%s 'it'"
@@ -36,7 +35,7 @@ QUERIES = {
 def test_comments_are_in_the_catalog(hook_of: Callable[[str], Hook], database: str) -> None:
     hook = hook_of(database)
     for group in GROUPS:
-        ensure_schema(Warehouse(hook, prefix=PREFIX), group, utc_now())
+        Warehouse(hook, prefix=PREFIX).tables.create(group)
     of_tables, of_columns = QUERIES[database]
 
     assert {(PREFIX + table.name, table.comment) for table in TABLES} <= set(hook.fetch(of_tables))

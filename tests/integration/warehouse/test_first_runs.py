@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from typing import Any
 import duckdb
 import pytest
 
+from outbound_transfer.store.schema import GROUPS
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects import duckdb as dialect
-from outbound_transfer.warehouse.schema import GROUPS
-from outbound_transfer.warehouse.tables import SCHEMA_VERSION
 from support.feed_pages import CURSOR, PAGES, tables
 from support.first_runs import (
     DRIVERS,
@@ -29,7 +27,7 @@ from support.first_runs import (
     use_all_tables,
     use_tables,
 )
-from support.timeouts import TEST_TIMEOUT, eventually
+from support.timeouts import TEST_TIMEOUT
 from support.warehouses import Hook, InventedSqlite
 
 PROCESSES = 8
@@ -99,29 +97,6 @@ def test_fifty_at_once(place: RunLocation) -> None:
     with crowd(50) as processes:
         play_first_runs(processes, place, "first_")
         assert processes.do(use_all_tables, place, "mixed_") == []
-
-
-# ---------------------------------------------------------------------------------------------------------- PostgreSQL
-
-
-def test_a_session_that_has_looked_for_a_table_sees_that_another_has_created_it(hook_of: Callable[[str], Hook]) -> None:
-    first, other = (Warehouse(hook_of("psycopg")) for _ in range(2))
-    with first.transaction() as tx:
-        assert not first.table_exists(tx, SCHEMA_VERSION)
-        other.create_tables([SCHEMA_VERSION])
-        assert first.table_exists(tx, SCHEMA_VERSION)
-
-
-def test_who_creates_tables_waits_for_who_was_first(hook_of: Callable[[str], Hook]) -> None:
-    hook = hook_of("psycopg")
-    first, other = Warehouse(hook), Warehouse(hook)
-    with ThreadPoolExecutor() as pool:
-        with first.transaction() as tx:
-            first.lock(tx)
-            waiting = pool.submit(other.create_tables, [SCHEMA_VERSION])
-            eventually(lambda: waiting.done() or hook.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"))
-            assert not waiting.done()
-        waiting.result(TEST_TIMEOUT)
 
 
 # -------------------------------------------------------------------------------------------------------- DuckDB's file

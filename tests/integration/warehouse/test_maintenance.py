@@ -16,7 +16,7 @@ import pytest
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import PollRecord
 from outbound_transfer.warehouse.dialects import duckdb as dialect
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
+from outbound_transfer.warehouse.errors import InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
 from support.feed_pages import event, page, tables
@@ -90,27 +90,6 @@ def test_tables_of_a_later_version_are_left_alone(hook: Hook) -> None:
     hook.run("UPDATE outbound_transfer_schema_version SET version = 99")
     with pytest.raises(SchemaTooNew, match="install the provider that made"):
         feed.get_or_create_cursor()
-
-
-# -------------------------------------------------------------------------------------------------------- portable SQL
-
-
-@pytest.mark.parametrize("name", ["sqlite", "psycopg", "psycopg2"])
-def test_a_database_that_nothing_is_known_of_lands_the_feed_too(hook_of: Any, name: str) -> None:
-    known = hook_of(name)
-    portable = Hook(f"invented_{known.dialect_name}", known.get_conn, "?" if name == "sqlite" else "%s")
-    feed = tables(portable)
-    assert feed.get_or_create_cursor() == 0
-    assert feed.load_page(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 2
-    assert feed.load_page(page(4, event(2), event(3, data="\0"))) == 1
-    with pytest.raises(CursorMoved):
-        feed.load_page(page(4, event(4)))
-    ids = known.fetch("SELECT event_id, raw IS NULL FROM outbound_transfer_events ORDER BY event_id")
-    assert [(row[0], bool(row[1])) for row in ids] == [("e1", True), ("e2", True), ("e3", False)]
-    assert SqlFeedMaintenance(feed).status().cursor == 6
-    assert list(SqlFeedMaintenance(feed).find_problems()) == []
-    assert SqlFeedMaintenance(feed).reset(0) == (6, 0)
-    assert feed.load_page(page(0, event(1), event(1), b"junk \xff", event(2), has_more=True)) == 0
 
 
 def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from outbound_transfer.client.events import Page
+from outbound_transfer.store.schema import GROUPS
+from outbound_transfer.store.tables import EVENTS, TABLES
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.errors import PageRefused, RowsRefused
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.rows import event_rows
-from outbound_transfer.warehouse.schema import GROUPS, ensure_schema
-from outbound_transfer.warehouse.tables import EVENTS, TABLES
 from outbound_transfer.warehouse.timestamps import utc_now
 from support.feed_pages import Faulty, event, page, tables
 from support.mariadb import Database
@@ -89,12 +89,11 @@ def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) 
 def test_tables_say_what_they_need(hook: Hook) -> None:
     warehouse = Warehouse(hook)
     for group in GROUPS:
-        ensure_schema(warehouse, group, utc_now())
+        warehouse.tables.create(group)
     found = hook.fetch(
-        "SELECT table_name, engine, row_format, table_collation FROM information_schema.tables"
-        " WHERE table_schema = database()"
+        "SELECT table_name, engine, row_format FROM information_schema.tables WHERE table_schema = database()"
     )
-    assert set(found) == {(PREFIX + table.name, "InnoDB", "Dynamic", "utf8mb4_nopad_bin") for table in TABLES}
+    assert set(found) == {(PREFIX + table.name, "InnoDB", "Dynamic") for table in TABLES}
     collations = hook.fetch(
         "SELECT DISTINCT collation_name FROM information_schema.columns WHERE table_schema = database()"
     )

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects import DIALECTS
+from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.tables import TABLES
 from outbound_transfer.warehouse.errors import InvalidName
-from outbound_transfer.warehouse.naming import MAX_NAME_LENGTH, MAX_TABLE_LENGTH
-from outbound_transfer.warehouse.tables import TABLES
+from outbound_transfer.warehouse.naming import MAX_TABLE_LENGTH
 from support.feed_pages import PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, sqlite_hook
 
@@ -70,13 +69,13 @@ def test_a_name_that_postgres_would_change_is_refused(hook_of: Callable[[str], H
 
 def test_the_longest_prefix_leaves_every_table_its_name(hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of("psycopg")
-    Warehouse(hook, prefix="x" * 49).create_tables(TABLES)
+    for group in GROUPS:
+        Tables(hook, prefix="x" * 49).create(group)
     names = {name for (name,) in hook.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
     assert names == {"x" * 49 + table.name for table in TABLES}
 
 
-def test_what_is_checked_without_a_database_is_what_some_database_takes() -> None:
-    assert max(dialect.max_identifier_length for dialect in DIALECTS.values()) == MAX_NAME_LENGTH
+def test_a_prefix_leaves_room_for_each_table() -> None:
     assert max(len(table.name) for table in TABLES) == MAX_TABLE_LENGTH
 
 

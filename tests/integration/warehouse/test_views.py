@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from msgspec.structs import replace
 
 from outbound_transfer.client.events import Event, Page
 from outbound_transfer.client.models import Recipient, Transfer
+from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.transfers import TransferTables
+from outbound_transfer.store.views import create_views, render_views
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import PollRecord
-from outbound_transfer.warehouse.errors import MissingTables, UnsupportedWarehouse
+from outbound_transfer.warehouse.errors import MissingTables
 from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.transfers import TransferTables, sent_at
-from outbound_transfer.warehouse.views import create_views, render_views
 from support import known_transfers
 from support.repository import REPOSITORY
 from support.warehouses import Hook
@@ -45,14 +50,14 @@ SENT = [
 @pytest.fixture
 def filled(hook: Hook) -> Hook:
     warehouse = Warehouse(hook)
-    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
+    listing = TransferTables(warehouse.tables, "acme", "key", clock=lambda: NOW)
     listing.sync_state()
     listing.save(SENT, NOW)
     feed = EventStore(warehouse, "acme", clock=lambda: NOW - timedelta(seconds=90))
     feed.get_or_create_cursor()
     feed.load_page(Page(0, 1, False, (Event("e", "t", at(-0.1), "{}", None, 1),), ()))
     EventStore(warehouse, "acme", clock=lambda: NOW).log_poll(PollRecord(cursor_from=1, status=429))
-    assert create_views(warehouse) == create_views(warehouse), "they are replaced"
+    assert create_views(warehouse.tables) == create_views(warehouse.tables), "they are replaced"
     return hook
 
 
@@ -87,7 +92,7 @@ def test_what_is_about_to_expire_waits_for_somebody(filled: Hook) -> None:
 
 def test_the_views_have_the_figures_of_known_transfers(hook: Hook) -> None:
     known_transfers.fill(Warehouse(hook), NOW)
-    create_views(Warehouse(hook))
+    create_views(Tables(hook))
 
     def counts(query: str) -> list[int]:
         return [int(value) for value in hook.fetch(query)[0]]
@@ -117,7 +122,7 @@ def test_a_view_is_replaced_beneath_another_one_and_keeps_its_grants(filled: Hoo
     filled.run("CREATE VIEW outbound_transfer_mine AS SELECT * FROM outbound_transfer_funnel_by_day")
     if filled.dialect_name == "postgresql":
         filled.run("GRANT SELECT ON outbound_transfer_funnel_by_day TO PUBLIC")
-    create_views(Warehouse(filled))
+    create_views(Tables(filled))
     assert filled.fetch("SELECT count(*) FROM outbound_transfer_mine") == [(2,)]
     if filled.dialect_name == "postgresql":
         grants = "SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'PUBLIC'"
@@ -136,12 +141,12 @@ def test_every_column_is_documented(filled: Hook) -> None:
 def test_views_have_the_prefix_and_the_schema_of_their_tables(hook: Hook) -> None:
     schema = {"postgresql": "public", "duckdb": "main", "sqlite": "main"}.get(hook.dialect_name)
     warehouse = Warehouse(hook, prefix="Acme's ", schema=schema)
-    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
+    listing = TransferTables(warehouse.tables, "acme", "key", clock=lambda: NOW)
     listing.sync_state()
     listing.save(SENT, NOW)
     EventStore(warehouse, "acme").get_or_create_cursor()
-    assert create_views(warehouse) == [f"Acme's {name}" for name in VIEWS]
-    quoted = warehouse.dialect.quote("Acme's funnel_by_day")
+    assert create_views(warehouse.tables) == [f"Acme's {name}" for name in VIEWS]
+    quoted = "`Acme's funnel_by_day`" if hook.dialect_name == "mysql" else '"Acme\'s funnel_by_day"'
     assert hook.fetch(f"SELECT sum(sent) FROM {quoted}") == [(3,)]
 
 
@@ -149,11 +154,11 @@ def test_tables_that_are_missing_are_named(hook: Hook) -> None:
     warehouse = Warehouse(hook)
     EventStore(warehouse, "acme").get_or_create_cursor()
     with pytest.raises(MissingTables, match=r"outbound_transfer_transfers, outbound_transfer_recipients\."):
-        create_views(warehouse)
+        create_views(warehouse.tables)
 
 
 def test_a_database_without_views_is_refused() -> None:
-    with pytest.raises(UnsupportedWarehouse, match="no views for snowflake, but for duckdb, mysql, postgresql, sqlite"):
+    with pytest.raises(UnsupportedDatabase, match="no views for snowflake, but for duckdb, mysql, postgresql, sqlite"):
         render_views("snowflake")
 
 
@@ -168,7 +173,7 @@ def _columns(hook: Hook, view: str) -> list[str]:
 
 
 def test_a_transfer_is_kept_current_and_what_was_seen_later_stays(hook: Hook) -> None:
-    tables = TransferTables(Warehouse(hook), "acme", "key", clock=lambda: NOW)
+    tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW)
     assert tables.sync_state().outstanding == {}
     assert tables.save([transfer("x", "pending", -2, 10, None, None)], NOW) == 1
     assert list(tables.sync_state().outstanding) == ["x"]
@@ -182,8 +187,42 @@ def test_a_transfer_is_kept_current_and_what_was_seen_later_stays(hook: Hook) ->
     assert tables.sync_state().outstanding == {}
 
 
+def test_a_pickup_is_of_an_address_and_not_of_a_position(hook: Hook) -> None:
+    tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW)
+    tables.sync_state()
+    listed = transfer("x", "pending", -2, 10, None, None, None)
+    tables.save([listed], NOW)
+    zero, one, two = listed.recipients
+    picked_up = (replace(two, picked_up_at=at(-1)), one, replace(zero, picked_up_at=at(-1)))
+    for recipients in (picked_up[:2], picked_up):
+        tables.save([replace(listed, status="partial", recipients=recipients)], NOW)
+    query = "SELECT email FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL ORDER BY position"
+    assert hook.fetch(query) == [("r0@example.com",), ("r2@example.com",)]
+
+
+def test_a_listing_of_a_hundred_costs_a_few_statements(hook: Hook) -> None:
+    tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW)
+    tables.sync_state()
+    page = [transfer(f"t{n}", "pending", -2, 10, *[None] * 20) for n in range(100)]
+    later = [transfer(f"t{n}", "complete", -2, 10, *[-1.0] * 20) for n in range(100)]
+    for listed in (page, page, later):
+        statements: list[str] = []
+
+        def note(*arguments: Any, into: list[str] = statements) -> None:
+            into.append(arguments[2])
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        try:
+            tables.save(listed, NOW)
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        assert len(statements) <= 10
+    taken = "SELECT count(*) FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL"
+    assert hook.fetch(taken) == [(2_000,)]
+
+
 def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
-    tables = TransferTables(Warehouse(hook), "acme", "key", clock=lambda: NOW)
+    tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW)
     before = tables.sync_state()
     first, second = [transfer("n", "pending", -1, 9, None)], [transfer("o", "pending", -30, 9, None)]
     assert not before.covers(first, {"n"})  # an empty table: everything is new
@@ -191,8 +230,8 @@ def test_reading_stops_where_nothing_older_can_have_changed(hook: Hook) -> None:
     tables.save([*second, older], NOW)
     before = tables.sync_state()
     assert not before.covers([transfer("r", "complete", -40, 9, -1)], {"r", "o"})  # what is there may have gaps
-    tables.mark_listed(sent_at(older))
-    tables.mark_listed(sent_at(second[0]))  # of a run that began earlier
+    tables.mark_listed(NOW + timedelta(hours=-20))
+    tables.mark_listed(NOW + timedelta(hours=-30))  # of a run that began earlier
     before = tables.sync_state()
     assert not before.covers(first, {"n"})  # newer than all that is known: more such may follow
     assert not before.covers([transfer("q", "complete", -25, 9, -1)], {"q"})  # "o" may still have changed

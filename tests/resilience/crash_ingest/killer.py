@@ -38,7 +38,7 @@ class Killer:
         try:
             return run()
         finally:
-            _kill()  # after a statement that fails, too: portable SQL asks so whether a table is there
+            _kill()  # after a statement that fails, too
 
     def watch(self, owner: Any, name: str, what: str | Callable[..., str]) -> None:
         """Make a step of each call of a function or method; for a process that ends with it."""

@@ -24,20 +24,20 @@ from sqlalchemy.engine.default import DefaultDialect
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
 from outbound_transfer.store.personal_data import AddressSearch
+from outbound_transfer.store.persons import SqlPersonalData
+from outbound_transfer.store.schema import FEED
 from outbound_transfer.warehouse.database import Warehouse
 from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
 from outbound_transfer.warehouse.errors import UnknownFeed
 from outbound_transfer.warehouse.events import EventStore
 from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
-from outbound_transfer.warehouse.personal_data import SqlPersonalData
-from outbound_transfer.warehouse.schema import FEED
 from resilience.crash_ingest.killer import Killer
 from support import mariadb, postgres
 from support.feed_pages import CURSOR, IDS, REJECTED, drop_tables, event, page
 from support.iceberg import TABLE, open_lake
-from support.warehouses import Hook, InventedPostgresql, ObservedConnection, hook_at
+from support.warehouses import Hook, ObservedConnection, hook_at
 
-SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "portable", "mysqlclient")
+SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient")
 LAKES = ("iceberg",)
 WAREHOUSES = (*SQL_WAREHOUSES, *LAKES)
 
@@ -110,6 +110,8 @@ class WarehouseTarget(Target):
     def _warehouse(self, killer: Killer | None) -> Warehouse:
         warehouse = Warehouse(self.hook)
         if killer:
+            killer.watch(DefaultDialect, "do_execute", "SQL statement")
+            killer.watch(DefaultDialect, "do_commit", "SQL commit")
             connect = warehouse.connect
             warehouse.connect = lambda: ObservedConnection(killer.step("connect", connect), killer.step)
         return warehouse
@@ -121,10 +123,10 @@ class WarehouseTarget(Target):
         return SqlFeedMaintenance(self.open(killer))
 
     def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
-        SqlPersonalData(self._warehouse(killer), "the warehouse").erase(search)
+        SqlPersonalData(self._warehouse(killer).tables, "the warehouse").erase(search)
 
     def count_persons(self, search: AddressSearch) -> int:
-        found = SqlPersonalData(self._warehouse(None), "the warehouse").find(search)
+        found = SqlPersonalData(self._warehouse(None).tables, "the warehouse").find(search)
         return sum(map(len, found.values()))
 
     def read(self) -> tuple[int, list[str], int]:
@@ -132,8 +134,7 @@ class WarehouseTarget(Target):
         return cursor, [each for (each,) in self.hook.fetch(IDS)], len(self.hook.fetch(REJECTED))
 
     def found(self, search: AddressSearch) -> dict[str, Any]:
-        with self._warehouse(None).read() as tx:
-            is_there = all(self._warehouse(None).table_exists(tx, table) for table in FEED.tables)
+        is_there = self._warehouse(None).tables.exist(FEED.tables)
         nothing = {"cursor": 0, "ids": [], "rejected": 0, "problems": [], "persons": 0}
         return super().found(search) if is_there else nothing
 
@@ -198,9 +199,7 @@ def warehouse_of(name: str, folder: Path, database_of: Callable[[str], Any]) -> 
     if name in ("sqlite", "duckdb"):
         file = folder / f"warehouse.{name}"
         return WarehouseTarget(hook_at(name, file), file)
-    # A name that this package does not know: portable SQL, over PostgreSQL because that is real and at hand.
-    driver = InventedPostgresql.name if name == "portable" else name
-    return WarehouseTarget(hook_at(driver, database_of(name)))
+    return WarehouseTarget(hook_at(name, database_of(name)))
 
 
 @contextmanager

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
     ("name", "work", "moment", "every"),
     [
         *[("sqlite", "ingest", moment, 11) for moment in ("before", "during", "after")],
-        *[(name, "ingest", "after", 17) for name in ("duckdb", "iceberg", "psycopg", "portable", "mysqlclient")],
-        *[(name, "erase", "after", 17) for name in ("sqlite", "duckdb", "psycopg", "mysqlclient")],
+        *[(name, "ingest", "after", 17) for name in ("duckdb", "iceberg", "psycopg", "mysqlclient")],
+        *[(name, "erase", "after", 9) for name in ("sqlite", "duckdb", "psycopg", "mysqlclient")],
         ("iceberg", "reset", "after", 7),
     ],
 )

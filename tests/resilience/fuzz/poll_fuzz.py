@@ -353,6 +353,7 @@ class PollScenario:
             "outbound_transfer_conn_id": "outbound_transfer_default",
             "poke_interval": pick.choice([0, 10, 60, 60, 60, 60, 60, 60, 300]),
             "deadline": self.world.iso(deadline),
+            "rules": {},
         }
         leaves = joins + CALM * pick.random() if pick.random() < 0.1 else END + 1
         return Waiter(kwargs, one.id, deadline, joins, leaves, is_nonsense=False)
@@ -365,7 +366,7 @@ class PollScenario:
                 {"transfer_id": pick.choice(NO_TRANSFER)},
                 {"poke_interval": pick.choice(NO_INTERVAL)},
                 {"deadline": pick.choice(NO_DEADLINE)},
-                {"on_expired": "maybe"},
+                {"rules": {"on_expiry": "fail"}},
             ]
         )
         one.kwargs |= wrong
@@ -400,9 +401,12 @@ class PollScenario:
             await triggerer.collect()
             for number in triggerer.events.keys() & running.keys():
                 running[number].payload, running[number].at = triggerer.events[number][0].payload, self.world.now
-            for number in (*leaving, *(triggerer.events.keys() & running.keys())):
+            for number in triggerer.failed.keys() & running.keys():
+                if not running[number].is_nonsense:
+                    self.broken.append(f"a trigger failed: {triggerer.failed[number]!r}")
+                running[number].payload = {"status": "failed", "transfer": None}
+            for number in (*leaving, *((triggerer.events.keys() | triggerer.failed.keys()) & running.keys())):
                 running.pop(number, None)
-        self.broken += [f"a trigger failed: {error!r}" for error in triggerer.failed.values()]
         await triggerer.stop()
         self._judge_requests(self.world.asked[before:])
 
@@ -441,7 +445,7 @@ class PollScenario:
         ending, seen = (waiter.payload["status"], waiter.payload["transfer"]) if waiter.payload else ("waiting", None)
         self.counts[ending] += 1
         if waiter.is_nonsense and waiter.joins < END:
-            self._expect(ending == "error", f"{who}, which is none, is {ending}")
+            self._expect(ending == "failed", f"{who}, which is none, is {ending}")
         elif ending == "waiting" and waiter.leaves > END:
             can_be_told = one.can_be_told() and max(one.ends, CALM, waiter.joins) + BOUND < END
             self._expect(not can_be_told, f"{who} was not told")

@@ -6,8 +6,8 @@ import pytest
 
 from outbound_transfer.queries.drivers import open_cursor
 from outbound_transfer.queries.errors import QueryFailed
+from outbound_transfer.store.errors import UnsupportedDatabase
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
-from outbound_transfer.warehouse.errors import UnsupportedWarehouse
 
 
 class MysqlConnector:
@@ -29,6 +29,6 @@ def test_the_second_driver_of_mysql_is_refused_and_the_remedy_named() -> None:
         def get_conn(self) -> MysqlConnector:
             return connection
 
-    with pytest.raises(UnsupportedWarehouse, match="knows mysqlclient: take the field client out"):
+    with pytest.raises(UnsupportedDatabase, match="knows mysqlclient: take the field client out"):
         MySqlDialect().connection_factory(Hook())()  # type: ignore[arg-type]
     assert connection.is_closed

@@ -19,7 +19,7 @@ from outbound_transfer.client.settings import Settings
 from outbound_transfer.waiting import poll, wait
 from outbound_transfer.waiting.pages import SharedPages
 from outbound_transfer.waiting.poll import Poll, join_poll
-from outbound_transfer.waiting.rules import Rules
+from outbound_transfer.waiting.rules import Rules, WaitEnd
 from outbound_transfer.waiting.wait import Wait
 
 SETTINGS = Settings("https://account.example.com", "key")
@@ -86,10 +86,13 @@ async def ends(*waits: Wait, service: Any, conn_id: str = "one", open_client: An
     with ExitStack() as stack:
         for each in waits:
             stack.enter_context(join_poll(conn_id, each, new_poll))
-        for each in waits:
-            while await asyncio.wait_for(each.news.get(), 10):
-                pass
-    return [each.end.status for each in waits if each.end]
+        return [(await end_of(each)).status for each in waits]
+
+
+async def end_of(wait: Wait) -> WaitEnd:
+    while isinstance(news := await asyncio.wait_for(wait.news.get(), 10), str):
+        pass
+    return news
 
 
 async def test_all_waits_end_and_the_client_is_closed() -> None:
@@ -202,8 +205,5 @@ async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
         one = new_wait("a")
         joined = Poll(lambda: next(clients, replaced))  # type: ignore[arg-type]
         stack.enter_context(join_poll("replaced", one, lambda: joined))
-        while await asyncio.wait_for(one.news.get(), 10):
-            pass
-    assert one.end
-    assert one.end.status == "finished"
+        assert (await end_of(one)).status == "finished"
     assert old.is_closed

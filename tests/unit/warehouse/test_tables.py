@@ -9,7 +9,7 @@ from sqlalchemy import Column, String, Table
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
-from outbound_transfer.warehouse.tables import TABLES, TIME, TIME_COLUMNS, with_names
+from outbound_transfer.store.tables import TABLES, TIME, TIME_COLUMNS, with_names
 
 COLUMNS = [pytest.param(column, id=str(column)) for table in TABLES for column in table.columns]
 

@@ -1,39 +1,26 @@
-"""One class per kind of database: PostgreSQL, MySQL, SQLite, DuckDB, and portable SQL for any other."""
+"""One class per kind of database: PostgreSQL, MySQL, SQLite and DuckDB."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
+from outbound_transfer.store.engine import HookLike, check_database
+from outbound_transfer.warehouse.dialects.base import Row, WarehouseDialect
 from outbound_transfer.warehouse.dialects.duckdb import DuckDbDialect
-from outbound_transfer.warehouse.dialects.generic import GenericDialect
 from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 from outbound_transfer.warehouse.dialects.postgresql import PostgresDialect
-from outbound_transfer.warehouse.dialects.refused import check_names
 from outbound_transfer.warehouse.dialects.sqlite import SqliteDialect
 
-__all__ = ["DIALECTS", "DbApiHookLike", "Row", "WarehouseDialect", "dialect_of"]
+__all__ = ["DIALECTS", "Row", "WarehouseDialect", "dialect_of"]
 
 DIALECTS: Final[dict[str, type[WarehouseDialect]]] = {
-    **{dialect.name: dialect for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SqliteDialect)},
-    "mariadb": MySqlDialect,  # its hook may name it so
+    dialect.name: dialect for dialect in (DuckDbDialect, MySqlDialect, PostgresDialect, SqliteDialect)
 }
 
 
-def dialect_of(hook: DbApiHookLike) -> WarehouseDialect:
-    """Return the dialect of a hook's database; portable SQL if there is no class for it.
+def dialect_of(hook: HookLike) -> WarehouseDialect:
+    """Return the dialect of a hook's database.
 
-    :raises UnsupportedWarehouse: the database is known not to work.
+    :raises UnsupportedDatabase: events and transfers are not stored there.
     """
-    # The type of the connection first: the other name may need an account. Redshift's is PostgreSQL.
-    conn_type = getattr(hook, "conn_type", None)
-    check_names([conn_type])
-    database = _database_name(hook)
-    check_names([database])
-    dialect = DIALECTS.get(database)
-    return dialect() if dialect else GenericDialect(hook.dialect_name, hook.placeholder)
-
-
-def _database_name(hook: DbApiHookLike) -> str:
-    return re.split(r"[+.]", hook.dialect_name)[0]  # some hooks name the driver too
+    return DIALECTS[check_database(hook, "events or transfers")]()

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Table
 
-from outbound_transfer.warehouse.dialects.base import Connect, DbApiHookLike, Row, WarehouseDialect
-from outbound_transfer.warehouse.errors import UnsupportedWarehouse, WarehouseBusy
+from outbound_transfer.store.engine import HookLike
+from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.warehouse.dialects.base import Connect, Row, WarehouseDialect
+from outbound_transfer.warehouse.errors import WarehouseBusy
 
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
@@ -158,7 +160,7 @@ class _AttachedConnection:
 _instances: Final[dict[tuple[Path, int], _SharedInstance]] = {}
 
 
-def _instance(path: Path, hook: DbApiHookLike) -> _SharedInstance:
+def _instance(path: Path, hook: HookLike) -> _SharedInstance:
     """Return the one instance of this process for a file: a second one could not open it."""
     key = (path, os.getpid())
     if (instance := _instances.get(key)) is None:
@@ -174,7 +176,7 @@ class DuckDbConnections:
     :param timeout: seconds to wait for other processes; default: :data:`LOCK_TIMEOUT`.
     """
 
-    def __init__(self, hook: DbApiHookLike, timeout: float | None = None) -> None:
+    def __init__(self, hook: HookLike, timeout: float | None = None) -> None:
         self._hook, self._timeout = hook, timeout
 
     def __call__(self) -> Any:
@@ -219,7 +221,7 @@ class DuckDbConnections:
         """
         database = cast("DbApiHook", self._hook).get_uri().removeprefix(_URI)
         if database in ("", ":memory:"):
-            raise UnsupportedWarehouse(
+            raise UnsupportedDatabase(
                 "the connection leads to a database of DuckDB in memory, which is lost when the process ends. Set its "
                 "host to the path of a file"
             )
@@ -239,20 +241,10 @@ class DuckDbDialect(WarehouseDialect):
     """DuckDB. A page is inserted with one statement, each column as one list."""
 
     name = "duckdb"
-    max_identifier_length = 1_000
     begin = ("BEGIN TRANSACTION",)
     clock = "SELECT epoch(get_current_timestamp())"
-    exists = (
-        "SELECT count(*) > 0 FROM information_schema.tables"
-        " WHERE table_name = $plain AND table_schema = coalesce($schema, current_schema())"
-        " AND table_catalog = current_database()"
-    )
-    sets_comments = True
 
-    def file_of(self, hook: DbApiHookLike) -> Path | None:
-        return DuckDbConnections(hook).path
-
-    def connection_factory(self, hook: DbApiHookLike) -> Connect:
+    def connection_factory(self, hook: HookLike) -> Connect:
         return DuckDbConnections(hook, self.timeout)
 
     def commit(self, connection: Any, tx: Any) -> None:  # noqa: ARG002  # a cursor of DuckDB is a connection of its own

@@ -14,17 +14,22 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Table
+from sqlalchemy.dialects.mysql.base import MySQLDialect
+from sqlalchemy.engine import Dialect
 
+from outbound_transfer.store.engine import HookLike
+from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.store.tables import TIME_COLUMNS
 from outbound_transfer.warehouse.dialects.base import (
     SILENCE_FACTOR,
     Connect,
-    DbApiHookLike,
     Row,
     WarehouseDialect,
 )
 from outbound_transfer.warehouse.dialects.refused import check_driver
-from outbound_transfer.warehouse.errors import UnsupportedWarehouse
-from outbound_transfer.warehouse.tables import TIME_COLUMNS
+
+#: Maximum number of keys in a query.
+_MAX_KEYS_PER_QUERY: Final = 500
 
 #: Bytes of a packet that are not the values of a row.
 _PACKET_OVERHEAD: Final = 4_096
@@ -85,19 +90,10 @@ class MySqlDialect(WarehouseDialect):
     name = "mysql"
     placeholder = "%s"
     row_lock = " FOR UPDATE"
-    max_identifier_length = 64
     clock = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
-    # The server compares names there without case, though they may differ by it.
-    exists = (
-        "SELECT count(*) > 0 FROM information_schema.tables WHERE table_schema = coalesce(%(schema)s, database())"
-        " AND table_name = %(plain)s"
-        " AND (@@lower_case_table_names <> 0 OR CAST(table_name AS BINARY) = CAST(%(plain)s AS BINARY))"
-    )
-    uses_indexes = True
-    needs_probe = True  # other databases speak MySQL's protocol, too
     server = _UNKNOWN
 
-    def connection_factory(self, hook: DbApiHookLike) -> Connect:
+    def connection_factory(self, hook: HookLike) -> Connect:
         def connect() -> Any:
             connection = hook.get_conn()
             try:
@@ -137,11 +133,14 @@ class MySqlDialect(WarehouseDialect):
         # The default, REPEATABLE READ, locks gaps between rows: feeds in the same tables would meet deadlocks.
         yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 
-    # The portable insert, neither IGNORE nor ON DUPLICATE KEY UPDATE: these skip what any unique index refuses.
-    def parameters(self, table: Table, rows: Sequence[Row]) -> list[Row]:
-        converted = [_in_columns(table, row) for row in rows]
-        self._check_sizes(converted)
-        return converted
+    # Neither IGNORE nor ON DUPLICATE KEY UPDATE: these skip what any unique index refuses.
+    def insert(self, tx: Any, quoted: str, table: Table, rows: Sequence[Row]) -> int:
+        new = [_in_columns(table, row) for row in _select_new_rows(tx, self, quoted, table, rows)]
+        self._check_sizes(new)
+        if new:
+            marks = ", ".join(self.placeholder for _ in table.columns)
+            tx.executemany(f"INSERT INTO {self.in_statement(quoted)} ({self.columns(table)}) VALUES ({marks})", new)  # noqa: S608
+        return len(new)
 
     def _check_sizes(self, rows: Sequence[Row]) -> None:
         """Check that each row fits into a packet, where escapes may double its size.
@@ -158,6 +157,11 @@ class MySqlDialect(WarehouseDialect):
                     f"{self.server.max_packet:,} bytes: raise it on the server to more than twice the row"
                 )
 
+    def sql(self) -> Dialect:
+        dialect = MySQLDialect(paramstyle="format")
+        dialect.is_mariadb = self.server.is_mariadb  # it decides on the collation of texts
+        return dialect
+
     def is_conflict(self, error: BaseException) -> bool:
         return _code(error) in _CONFLICTS
 
@@ -169,17 +173,11 @@ class MySqlDialect(WarehouseDialect):
         statement = _TEXT_CAST.sub(r"\1", statement)
         return _TIME_PARAMETER.sub(r"\1CAST(LEFT(?, 26) AS DATETIME(6))", statement)
 
-    def create_statements(self, table: Table) -> list[str]:
-        create, *indexes = super().create_statements(table)
-        # Only InnoDB has transactions, and the other row formats have no room for the keys.
-        options = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COLLATE {self.server.collation}"
-        return [f"{create.replace('CREATE TABLE', 'CREATE TABLE IF NOT EXISTS', 1)} {options}", *indexes]
-
 
 def _read_server(tx: Any) -> _Server:
     """Return what the server is, by what it has: its version may be that of a proxy.
 
-    :raises UnsupportedWarehouse: it has no collation that tells all texts apart.
+    :raises UnsupportedDatabase: it has no collation that tells all texts apart.
     """
     tx.execute(
         "SELECT @@max_allowed_packet, max(collation_name) FROM information_schema.collations"  # noqa: S608
@@ -187,7 +185,7 @@ def _read_server(tx: Any) -> _Server:
     )
     max_packet, collation = tx.fetchall()[0]
     if collation is None:
-        raise UnsupportedWarehouse("The server is too old: MySQL 8.0.17, MariaDB 10.2 or a later version is needed")
+        raise UnsupportedDatabase("The server is too old: MySQL 8.0.17, MariaDB 10.2 or a later version is needed")
     return _Server(str(collation) == _MARIADB_COLLATION, int(max_packet), str(collation))
 
 
@@ -216,3 +214,32 @@ def _in_columns(table: Table, row: Row) -> Row:
     """Return a row's values as its columns take them: DATETIME takes no text that ends with a zone."""
     columns = zip(table.columns, row, strict=True)
     return [value[:-1] if value and column.name in TIME_COLUMNS else value for column, value in columns]
+
+
+def _select_new_rows(tx: Any, dialect: WarehouseDialect, quoted: str, table: Table, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows whose key is not in the table, each key once.
+
+    Of two keys of a row, the last is looked for by value; the others are the same in all rows (an account).
+    """
+    key = [list(table.columns).index(column) for column in table.primary_key]
+    new = {tuple(row[at] for at in key): row for row in reversed(rows)}
+    known: set[tuple[Any, ...]] = set()
+    names = [dialect.quote(column.name) for column in table.primary_key]
+    same = "".join(f"{name} = {dialect.placeholder} AND " for name in names[:-1])
+    for part in _chunk_keys(list(new)):
+        marks = ", ".join(dialect.placeholder for _ in part)
+        tx.execute(
+            f"SELECT {', '.join(names)} FROM {dialect.in_statement(quoted)} WHERE {same}{names[-1]} IN ({marks})",  # noqa: S608
+            (*part[0][:-1], *(each[-1] for each in part)),
+        )
+        known.update(tuple(row) for row in tx.fetchall())
+    return [row for each, row in reversed(new.items()) if each not in known]
+
+
+def _chunk_keys(keys: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """Return groups of a few hundred keys at most that differ in their last part only."""
+    groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for key in keys:
+        groups.setdefault(key[:-1], []).append(key)
+    size = _MAX_KEYS_PER_QUERY
+    return [group[at : at + size] for group in groups.values() for at in range(0, len(group), size)]

@@ -28,20 +28,9 @@ class PostgresDialect(WarehouseDialect):
     name = "postgresql"
     placeholder = "%s"
     row_lock = " FOR UPDATE"
-    max_identifier_length = 63
     # A stricter default of the database would turn a lost race for the cursor into an error.
     begin = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
-    # Two sessions that create one table at the same time collide in the catalog.
-    lock = ("SELECT pg_advisory_xact_lock(8029759185026510692)",)
     clock = "SELECT extract(epoch FROM clock_timestamp())"
-    # Not to_regclass(): a session that has looked for a table before may not see that another one has created it since.
-    exists = (
-        "SELECT count(*) > 0 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
-        " WHERE relname = %(plain)s"
-        " AND (nspname = %(schema)s OR %(schema)s::text IS NULL AND nspname = ANY(current_schemas(true)))"
-    )
-    uses_indexes = True
-    sets_comments = True
 
     def with_timeout(self: DialectT, seconds: float) -> DialectT:
         changed = super().with_timeout(seconds)

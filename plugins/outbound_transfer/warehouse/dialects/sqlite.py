@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from typing import Any, Final
 
-from sqlalchemy import Index, Table
+from sqlalchemy import Table
 
-from outbound_transfer.warehouse.dialects.base import DbApiHookLike, Row, WarehouseDialect
+from outbound_transfer.warehouse.dialects.base import Row, WarehouseDialect
 
 #: Seconds to wait for another writer; a page takes a few milliseconds.
 _LOCK_TIMEOUT: Final = 30.0
@@ -17,35 +16,19 @@ _LOCK_TIMEOUT: Final = 30.0
 #: Errors that concern the file, and do not name it.
 _FILE_ERRORS: Final = ("database or disk is full", "disk I/O error", "attempt to write a readonly database")
 
-#: More columns of an index, by its own. It then covers what counting by day and outcome reads: SQLite looks up
-#: each row otherwise. PostgreSQL reads the table about as fast, and has no room for a long text in an index.
-_COVERED: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
-    ("created_at", "dag_id"): ("status", "account", "transfer_id", "updated_at")
-}
-
 
 class SqliteDialect(WarehouseDialect):
     """SQLite, in WAL mode."""
 
     name = "sqlite"
-    max_identifier_length = 1_000
     # A transaction that reads first and writes later can deadlock with another of its kind.
-    uses_indexes = True
     begin = ("BEGIN IMMEDIATE",)
     clock = "SELECT (julianday('now') - 2440587.5) * 86400.0"
-    exists = "SELECT count(*) > 0 FROM pragma_table_info(:plain, :schema)"
-
-    def file_of(self, hook: DbApiHookLike) -> Path | None:
-        name = cast("Any", hook).get_uri().removeprefix("sqlite:///").partition("?")[0]
-        return None if name in ("", ":memory:") else Path(name)
 
     def configure_connection(self, connection: Any) -> None:
         timeout = _LOCK_TIMEOUT if self.timeout is None else self.timeout
         connection.isolation_level = None  # the driver begins and ends no transaction by itself
         connection.execute(f"PRAGMA busy_timeout = {timeout * 1_000:.0f}")
-        if self.only_reads:
-            connection.execute("PRAGMA query_only = ON")
-            return
         # WAL: readers and the ingestion do not block one another. It is a property of the file, so it is set once.
         deadline = time.monotonic() + timeout
         while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -69,8 +52,3 @@ class SqliteDialect(WarehouseDialect):
             rows,
         )
         return int(tx.rowcount)
-
-    def indexes(self, table: Table) -> Iterable[Index]:
-        for index in super().indexes(table):
-            covered = [table.columns[name] for name in _COVERED.get(tuple(index.columns.keys()), ())]
-            yield Index(index.name, *index.columns, *covered)

@@ -8,56 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import JSON as JSON_TYPE
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    String,
-    Table,
-    Text,
-)
-from sqlalchemy.dialects.mysql import DATETIME, LONGBLOB, LONGTEXT
-from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy import Column, Index, MetaData, Table
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
+from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
 from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
 
-
-def _type(default: TypeEngine[Any], **variants: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Return a type with variants by dialect; rows have the same values in all of them."""
-    for name, variant in variants.items():
-        default = default.with_variant(variant, name)
-    return default
-
-
-def _key_text(length: int) -> TypeEngine[Any]:
-    """Return the type of text in a key: some databases cannot index text of any length."""
-    return _type(String(length), postgresql=Text(), duckdb=Text(), sqlite=Text())
-
-
-TEXT: Final = _type(Text(), mysql=LONGTEXT())
-INTEGER: Final = _type(BigInteger(), sqlite=Integer())
-#: Rows have 1 or 0.
-BOOLEAN: Final = _type(SmallInteger(), postgresql=Boolean(), duckdb=Boolean(), sqlite=Integer())
-#: Rows have text (ISO 8601, UTC, of a fixed length, which sorts by time): databases differ most in their timestamps.
-TIME: Final = _type(
-    String(27),
-    postgresql=TIMESTAMP(timezone=True),
-    duckdb=TIMESTAMP(timezone=True),
-    sqlite=Text(),
-    mysql=DATETIME(fsp=6),
-)
-#: Rows have JSON text. MySQL's own JSON rounds large numbers and sorts names, and MariaDB's is text with a check.
-JSON: Final = _type(Text(), postgresql=JSONB(), duckdb=JSON_TYPE(), mysql=LONGTEXT())
-BYTES: Final = _type(LargeBinary(), mysql=LONGBLOB())
+TEXT: Final = Text()
+TIME: Final = Time()
+JSON: Final = Json()
 
 #: End of the comments of columns with personal data.
 PERSONAL_DATA: Final = "Personal data"
@@ -66,7 +27,13 @@ _METADATA: Final = MetaData()
 
 
 def _column(
-    name: str, type_: TypeEngine[Any], comment: str, *, key: bool = False, null: bool = False, personal: bool = False
+    name: str,
+    type_: TypeEngine[Any],
+    comment: str,
+    *,
+    key: bool = False,
+    null: bool = False,
+    personal: bool = False,
 ) -> Column[Any]:
     """Return a column; ``personal`` if it may say something about a person."""
     if personal:
@@ -79,18 +46,18 @@ def _column(
 
 
 def _account(comment: str = "the account", *, key: bool = True) -> Column[Any]:
-    return _column("account", _key_text(MAX_ACCOUNT_LENGTH), comment, key=key)
+    return _column("account", Text(MAX_ACCOUNT_LENGTH), comment, key=key)
 
 
 def _transfer_id() -> Column[Any]:
-    return _column("transfer_id", _key_text(MAX_EVENT_ID_BYTES), "the transfer", key=True)
+    return _column("transfer_id", Text(MAX_EVENT_ID_BYTES), "the transfer", key=True)
 
 
 EVENTS: Final = Table(
     "events",
     _METADATA,
     _account("the account whose feed it is: its site address. An `event_id` is unique within one account only"),
-    _column("event_id", _key_text(MAX_EVENT_ID_BYTES), "as received", key=True),
+    _column("event_id", Text(MAX_EVENT_ID_BYTES), "as received", key=True),
     _column("type", TEXT, "`transfer_sent`, `file_downloaded` or any other type"),
     _column("timestamp", TEXT, "as received; NULL if the event has none", null=True),
     _column(
@@ -111,8 +78,8 @@ EVENTS: Final = Table(
         null=True,
         personal=True,
     ),
-    _column("cursor_from", INTEGER, "the cursor of the request that returned the page"),
-    _column("line_number", INTEGER, "the line within that page, from 1"),
+    _column("cursor_from", WHOLE, "the cursor of the request that returned the page"),
+    _column("line_number", WHOLE, "the line within that page, from 1"),
     _column("loaded_at", TIME, "when the page was first loaded"),
     Index("events_1", "account", "cursor_from"),
     comment="One row for each event (service-api.md, R46).",
@@ -122,7 +89,7 @@ FEED_CURSOR: Final = Table(
     "feed_cursor",
     _METADATA,
     _account(),
-    _column("cursor", INTEGER, "the position to request next"),
+    _column("cursor", WHOLE, "the position to request next"),
     _column("updated_at", TIME, "when the cursor last moved"),
     comment="Where the feed of each account is read on from (service-api.md, R43).",
 )
@@ -131,9 +98,9 @@ REJECTED_LINES: Final = Table(
     "rejected_lines",
     _METADATA,
     _account(),
-    _column("line_digest", _key_text(64), "the SHA-256 of the line as it was received", key=True),
-    _column("cursor_from", INTEGER, "the cursor of the request that returned the page"),
-    _column("line_number", INTEGER, "the line within that page, from 1"),
+    _column("line_digest", Text(64), "the SHA-256 of the line as it was received", key=True),
+    _column("cursor_from", WHOLE, "the cursor of the request that returned the page"),
+    _column("line_number", WHOLE, "the line within that page, from 1"),
     _column("raw", BYTES, "the line's bytes", personal=True),
     _column("reason", TEXT, "why the line was rejected", personal=True),
     _column("loaded_at", TIME, "when the page was first loaded"),
@@ -143,7 +110,7 @@ REJECTED_LINES: Final = Table(
 FEED_POLLS: Final = Table(
     "feed_polls",
     _METADATA,
-    _column("poll_id", _key_text(32), "an opaque unique id", key=True),
+    _column("poll_id", Text(32), "an opaque unique id", key=True),
     _account(key=False),
     _column("polled_at", TIME, "when the response arrived"),
     _column(
@@ -151,13 +118,13 @@ FEED_POLLS: Final = Table(
         TEXT,
         "`poll`; or `reset`, `rebuild`: a command changed the cursor",
     ),
-    _column("status", INTEGER, "HTTP status; NULL without a response and for commands", null=True),
-    _column("events", INTEGER, "events in the page; 0 if nothing was loaded"),
-    _column("new_events", INTEGER, "events that were not in the table before"),
-    _column("rejected", INTEGER, "rejected lines of the page"),
-    _column("cursor_from", INTEGER, "the cursor before"),
-    _column("cursor_to", INTEGER, "the cursor after; NULL if nothing was loaded", null=True),
-    _column("has_more", BOOLEAN, "whether the feed had more; NULL if it did not say", null=True),
+    _column("status", WHOLE, "HTTP status; NULL without a response and for commands", null=True),
+    _column("events", WHOLE, "events in the page; 0 if nothing was loaded"),
+    _column("new_events", WHOLE, "events that were not in the table before"),
+    _column("rejected", WHOLE, "rejected lines of the page"),
+    _column("cursor_from", WHOLE, "the cursor before"),
+    _column("cursor_to", WHOLE, "the cursor after; NULL if nothing was loaded", null=True),
+    _column("has_more", FLAG, "whether the feed had more; NULL if it did not say", null=True),
     _column("note", TEXT, "what failed, or who ran the command", null=True, personal=True),
     Index("feed_polls_1", "account", "polled_at"),
     comment="One row for each request to the feed and each maintenance command: the client's counterpart of the "
@@ -174,8 +141,8 @@ TRANSFERS: Final = Table(
     _column("subject", TEXT, "as sent", personal=True),
     _column("sent_at", TIME, "when it was sent", null=True),
     _column("expires_at", TIME, "when pickup ends", null=True),
-    _column("recipient_count", INTEGER, "number of recipients"),
-    _column("picked_up_count", INTEGER, "recipients who have picked up"),
+    _column("recipient_count", WHOLE, "number of recipients"),
+    _column("picked_up_count", WHOLE, "recipients who have picked up"),
     _column("first_seen_at", TIME, "when a list first contained it"),
     _column("seen_at", TIME, "when a list last contained it"),
     comment="Sent transfers as the service lists them (service-api.md, R11).",
@@ -186,7 +153,7 @@ RECIPIENTS: Final = Table(
     _METADATA,
     _account(),
     _transfer_id(),
-    _column("position", INTEGER, "the position within the transfer, from 1; an address may occur twice", key=True),
+    _column("position", WHOLE, "the position within the transfer, from 1; an address may occur twice", key=True),
     _column("email", TEXT, "address; empty if the option `recipients` is `none`", personal=True),
     _column("name", TEXT, "name", personal=True),
     _column("picked_up_at", TIME, "when this recipient downloaded; NULL until then", null=True),
@@ -199,7 +166,7 @@ TRANSFER_SYNC: Final = Table(
     _account(),
     _column(
         "conn_id",
-        _key_text(MAX_ACCOUNT_LENGTH),
+        Text(MAX_ACCOUNT_LENGTH),
         "the Airflow connection whose key listed the transfers",
         key=True,
     ),
@@ -226,11 +193,11 @@ SCHEMA_VERSION: Final = Table(
     _METADATA,
     _column(
         "component",
-        _key_text(32),
+        Text(32),
         "`accounts`, `feed` or `transfers`",
         key=True,
     ),
-    _column("version", INTEGER, "the version"),
+    _column("version", WHOLE, "the version"),
     _column("updated_at", TIME, "when it was written"),
     comment="The version of each group of tables, so that a later release can upgrade them.",
 )
@@ -242,21 +209,14 @@ TABLES: Final = tuple(_METADATA.tables.values())
 TIME_COLUMNS: Final = frozenset(column.name for table in TABLES for column in table.columns if column.type is TIME)
 
 
-def probe_table(name: str) -> Table:
-    """Return a table with what all others rely on: a key of text, and text that may be NULL."""
-    return Table(
-        name,
-        MetaData(),
-        _column("name", _key_text(20), "a key", key=True),
-        _column("value", TEXT, "any text", null=True),
-        comment="For a moment only.",
-    )
+def with_names(table: Table, prefix: str, schema: str | None = None, metadata: MetaData | None = None) -> Table:
+    """Return a copy of a table with the names that it and its indexes have in a database.
 
-
-def with_names(table: Table, prefix: str, schema: str | None) -> Table:
-    """Return a copy of a table with the names that it and its indexes have in a warehouse."""
+    :param metadata: gets the copy, and has the schema; a new one if None.
+    """
     name = quoted_name(prefix + table.name, quote=True)
-    metadata = MetaData(schema=quoted_name(schema, quote=True) if schema else None)
+    if metadata is None:
+        metadata = MetaData(schema=quoted_name(schema, quote=True) if schema else None)
     named = table.to_metadata(metadata, name=name)
     for index in named.indexes:
         index.name = quoted_name(f"{prefix}{index.name}", quote=True)

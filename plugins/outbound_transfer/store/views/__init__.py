@@ -9,11 +9,11 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects import DIALECTS
-from outbound_transfer.warehouse.errors import MissingTables, UnsupportedWarehouse
+from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import TABLES
+from outbound_transfer.warehouse.errors import MissingTables
 from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
-from outbound_transfer.warehouse.tables import TABLES
 
 _FILE: Final = Path(__file__).with_name("views.sql")
 _NAME: Final = re.compile(rf"\b{DEFAULT_PREFIX}(\w+)")
@@ -66,49 +66,47 @@ def render_views(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | N
     :param database: the name of its dialect.
     :param prefix: prefix of the names of tables and views.
     :param schema: their schema; without one, names are not qualified.
-    :raises UnsupportedWarehouse: there are no views for this database.
+    :raises UnsupportedDatabase: there are no views for this database.
     """
     if database not in _FUNCTIONS:
-        raise UnsupportedWarehouse(f"There are no views for {database}, but for {', '.join(_FUNCTIONS)}.")
+        raise UnsupportedDatabase(f"There are no views for {database}, but for {', '.join(_FUNCTIONS)}.")
     environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701  # SQL
     functions = {name: text.format for name, text in _FUNCTIONS[database].items()}
     text = environment.from_string(_FILE.read_text()).render(functions)
     if (prefix, schema) == (DEFAULT_PREFIX, None):
         return text
-    return _NAME.sub(_qualifier(DIALECTS[database]().quote, prefix, schema), text)
+    return _NAME.sub(_qualifier("`" if database == "mysql" else '"', prefix, schema), text)
 
 
-def _qualifier(quote: Callable[[str], str], prefix: str, schema: str | None) -> Callable[[re.Match[str]], str]:
+def _qualifier(mark: str, prefix: str, schema: str | None) -> Callable[[re.Match[str]], str]:
+    """Return a function that returns the quoted name of a table or view.
+
+    :param mark: begins and ends a quoted name.
+    """
+
     def qualified(found: re.Match[str]) -> str:
-        return ".".join(quote(part) for part in (schema, prefix + found[1]) if part)
+        names = [part.replace(mark, 2 * mark) for part in (schema, prefix + found[1]) if part]
+        return ".".join(f"{mark}{name}{mark}" for name in names)
 
     return qualified
 
 
-def create_views(warehouse: Warehouse) -> list[str]:
+def create_views(tables: Tables) -> list[str]:
     """Create the views, or replace them; return their names.
 
-    :raises UnsupportedWarehouse: there are none for this database.
     :raises MissingTables: a table that they read was not created yet. Nothing is changed.
     """
-    text = render_views(warehouse.dialect.name, prefix=warehouse.prefix, schema=warehouse.schema)
+    text = render_views(tables.database.name, prefix=tables.prefix, schema=tables.schema)
     names = set(_NAME.findall(_FILE.read_text()))
-    _check_tables(warehouse, names)
-    with warehouse.transaction() as tx:
-        for statement in re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).split(";\n"):
-            if statement.strip():
-                tx.execute(statement)
-    return sorted(warehouse.prefix + name for name in names - {table.name for table in TABLES})
-
-
-def _check_tables(warehouse: Warehouse, names: set[str]) -> None:
-    missing = []
-    for table in TABLES:
-        with warehouse.read() as tx:  # one for each table, as a table that is missing may make it unusable
-            if table.name in names and not warehouse.table_exists(tx, table):
-                missing.append(warehouse.prefix + table.name)
-    if missing:
+    read = [table for table in TABLES if table.name in names]
+    if missing := [tables.prefix + table.name for table in read if not tables.exist([table])]:
         raise MissingTables(
             f"The views read tables that are not there yet: {', '.join(missing)}. EventFeedToSqlOperator and "
             "TransfersToSqlOperator create them when they first run."
         )
+    with tables.database.begin() as tx:
+        tx = tx.execution_options(no_parameters=True)  # a % is one
+        for statement in re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).split(";\n"):
+            if statement.strip():
+                tx.exec_driver_sql(statement)
+    return sorted(tables.prefix + name for name in names - {table.name for table in read})
