@@ -55,6 +55,7 @@ from outbound_transfer.queries.errors import (
     ResultTooLong,
 )
 from outbound_transfer.store.errors import (
+    DatabaseFailed,
     DeliveriesUnavailable,
     NoDeliveriesTable,
     UnsupportedDatabase,
@@ -89,6 +90,7 @@ __all__ = [
     "Conflict",
     "ConnectionLost",
     "CursorMoved",
+    "DatabaseFailed",
     "DeliveriesUnavailable",
     "DeliveryKeyInUse",
     "DraftChanged",

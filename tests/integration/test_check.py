@@ -132,10 +132,11 @@ def test_databases_that_are_not_there_yet_are_not_made(set_up: SetUp) -> None:
     assert list(set_up.folder.iterdir()) == []
 
 
-def test_a_file_of_another_is_not_converted(set_up: SetUp) -> None:
-    file = set_up.folder / "deliveries.db"
+@pytest.mark.parametrize("name", ["deliveries", "warehouse"])
+def test_a_file_of_another_is_not_converted(set_up: SetUp, name: str) -> None:
+    file = set_up.folder / f"{name}.db"
     file.unlink()
-    set_up.run("deliveries", "CREATE TABLE a (b)")
+    set_up.run(name, "CREATE TABLE a (b)")
     content = file.read_bytes()
     assert "not made yet" in str(set_up.check("--sql-conn-id", "warehouse")[1])
     assert file.read_bytes() == content

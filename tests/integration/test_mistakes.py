@@ -18,8 +18,8 @@ from outbound_transfer.cli.console import main
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.store import engine
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
-from outbound_transfer.warehouse.dialects import duckdb
 from outbound_transfer_sandbox.testing import Sandbox
 from support.repository import REPOSITORY
 from support.tasks import FakeTaskInstance, SimulatedClock
@@ -88,7 +88,7 @@ def deliver_two_files_of_one_name(newcomer: Newcomer) -> None:
 
 
 def ingest_into_an_open_file(newcomer: Newcomer) -> None:
-    newcomer.monkeypatch.setattr(duckdb, "LOCK_TIMEOUT", 1.0)
+    newcomer.monkeypatch.setitem(engine._TIMEOUTS, "duckdb", 1.0)
     file = newcomer.folder / "warehouse.duckdb"
     with opened_by_another_program(file):
         newcomer.warehouse(conn_type="duckdb", host=str(file)).ingest()
@@ -162,7 +162,7 @@ MISTAKES: dict[str, tuple[Callable[[Newcomer], object], str]] = {
     ),
     "two files of one name": (
         deliver_two_files_of_one_name,
-        "two files have one name, and the service would keep only the first: report.csv: …; report.csv: …. Set "
+        "two files have one name, 'report.csv', and the service would keep only the first: …; …. Set "
         '"name" on one of them; …',
     ),
     "a file over the account's limit": (
@@ -205,8 +205,8 @@ MISTAKES: dict[str, tuple[Callable[[Newcomer], object], str]] = {
     ),
     "a DuckDB warehouse in memory": (
         lambda newcomer: newcomer.warehouse(conn_type="duckdb").ingest(),
-        "the connection leads to a database of DuckDB in memory, which is lost when the process ends. Set its "
-        "host to the path of a file",
+        "The connection leads to no file of DuckDB: set its host to the path of one. A database in memory is lost when "
+        "the process ends",
     ),
     "`feed` without saying where it is": (
         lambda newcomer: main(["feed", "status"]),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import traceback
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outbound_transfer.cli.console import main
+from outbound_transfer.exceptions import DatabaseFailed
 from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
@@ -131,6 +135,33 @@ def test_recipients_are_stored_as_the_configuration_says(
     assert bool(of_deliveries) == (setting == "names")
     (count,) = hook.fetch("SELECT count(*) FROM outbound_transfer_deliveries")
     assert count == (1,), "what was sent is known"
+
+
+def _refuse(file: Path, event: str) -> None:
+    """Let the database refuse a row and quote it, as PostgreSQL does."""
+    with closing(sqlite3.connect(file)) as database:
+        database.execute(
+            f"CREATE TRIGGER refusing BEFORE {event} ON outbound_transfer_recipients BEGIN"
+            f" SELECT RAISE(ABORT, 'a rule was broken\nDETAIL: Failing row contains ({ADDRESS}).'); END"
+        )
+
+
+def test_an_error_of_the_database_has_nothing_of_the_row(
+    day: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    day()
+    _refuse(tmp_path / "w.db", "UPDATE")
+    with pytest.raises(SystemExit, match="IntegrityError: a rule was broken$") as of_command:
+        main(["privacy", "erase", "--email", ADDRESS, "--yes", "--sql-conn-id", "warehouse"])
+    sqlite_hook(tmp_path / "w.db").run("DROP TRIGGER refusing")
+    sqlite_hook(tmp_path / "w.db").run("DELETE FROM outbound_transfer_recipients")
+    sqlite_hook(tmp_path / "w.db").run("DELETE FROM outbound_transfer_transfers")
+    _refuse(tmp_path / "w.db", "INSERT")
+    caplog.clear()
+    with pytest.raises(DatabaseFailed, match="The database failed with IntegrityError: a rule was broken$") as of_task:
+        task(TransfersToSqlOperator, "transfers", sql_conn_id="warehouse").run()
+    text = "".join(line for each in (of_command, of_task) for line in traceback.format_exception(each.value))
+    assert not TRACE.search(f"{text}{caplog.text}".encode())
 
 
 def test_what_was_erased_is_still_not_sent_again(

@@ -258,6 +258,12 @@ def test_what_a_driver_would_change_comes_as_the_database_writes_it(
         "date 'infinity'",
         "timestamptz '-infinity'",
         "'2026-01-31 00:00:00.123456789'::TIMESTAMP_NS",
+        "['infinity'::DATE]",
+        "array_value('-infinity'::TIMESTAMPTZ)",
+        "{'b': ['infinity'::TIMESTAMP]}",
+        "map {'b': DATE '0001-01-01'}",
+        "map {'infinity'::DATE: 1}",
+        "map {{'b': 'infinity'::DATE}: 1}",
     ],
 )
 def test_what_the_driver_of_duckdb_changes_is_refused(
@@ -268,6 +274,15 @@ def test_what_the_driver_of_duckdb_changes_is_refused(
         task(sandbox, sql=f"SELECT {expression} AS a", file_name="a.csv").run()
     text = task(sandbox, sql=f"SELECT CAST({expression} AS VARCHAR) AS a", file_name="a.csv").run()
     assert delivered(sandbox, text)
+
+
+def test_other_dates_in_lists_structs_and_maps_of_duckdb_are_delivered(
+    connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase]
+) -> None:
+    database_of("duckdb").create()
+    sql = "SELECT [DATE '2026-01-31', NULL] AS a, {'b': [DATE '2026-01-31']} AS b, ['infinity'] AS c"
+    files = delivered(sandbox, task(sandbox, sql=sql, file_name="a.jsonl").run())
+    assert json.loads(files["a.jsonl"]) == {"a": ["2026-01-31", None], "b": {"b": ["2026-01-31"]}, "c": ["infinity"]}
 
 
 def test_an_error_does_not_quote_the_password(

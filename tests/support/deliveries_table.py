@@ -77,5 +77,5 @@ class DeliveriesTable:
         """Add so many deliveries and a feed: :func:`.sample_rows.fill`."""
         sample_rows.fill(self._rows, count, self.now(), **options)
         warehouse = Warehouse(self.hook)
-        sample_rows.make_tables(warehouse, self.now())
+        sample_rows.make_tables(warehouse)
         sample_rows.add_feed(warehouse, self.now())

@@ -19,20 +19,21 @@ def is_unmapped(task: BaseOperator) -> bool:
 
 
 def hides_secrets(kind: type[Operator]) -> type[Operator]:
-    """Class decorator: call ``hide_secrets()`` after the template fields are rendered, and before Airflow stores them.
+    """Class decorator: call ``before_rendering()`` and ``hide_secrets()`` around the rendering of template fields.
 
-    Airflow has no public method that it calls between the two for a mapped task as well. What a task returned for
-    ``expand_kwargs()`` is no template.
+    Airflow stores the fields right after it, and has no public method that it calls between the two for a mapped task
+    as well. What a task returned for ``expand_kwargs()`` is no template.
     """
     render = kind._do_render_template_fields
 
     def render_and_hide(
-        task: Operator, parent: Any, template_fields: Any, context: Context, jinja_env: Any, seen_oids: set[int]
+        task: Any, parent: Any, template_fields: Any, context: Context, jinja_env: Any, seen_oids: set[int]
     ) -> None:
         if parent is not task:  # an argument that has templates of its own
             render(task, parent, template_fields, context, jinja_env, seen_oids)
             return
         fields = _fields_of_the_dag_file(task, template_fields, context)
+        task.before_rendering([name for name in fields if id(getattr(task, name, None)) not in seen_oids])
         try:
             render(task, parent, fields, context, jinja_env, seen_oids)
         finally:

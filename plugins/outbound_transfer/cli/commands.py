@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
+from sqlalchemy.exc import DBAPIError
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.airflow_compat.run_state import read_state
@@ -22,6 +23,7 @@ from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.forget import forget
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
+from outbound_transfer.store.errors import words_of
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.views import create_views, render_views
 from outbound_transfer.warehouse.connection import open_tables, open_warehouse
@@ -58,6 +60,8 @@ def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespa
                     function(arguments)
         except OutboundTransferError as error:
             raise SystemExit(str(error)) from error
+        except DBAPIError as error:  # its other lines may quote the row
+            raise SystemExit(f"{_place_of(arguments)}{redact(words_of(error))}") from None
         except Exception as error:  # each driver, store and catalog has its own
             if type(error).__module__ == "builtins" and not isinstance(error, OSError):
                 raise

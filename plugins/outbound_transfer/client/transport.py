@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -46,6 +48,9 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",
     "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
 }
+
+#: Variables of the environment that name certificates.
+_TLS_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 #: Raised by msgspec for unexpected bytes or JSON, and for JSON that is nested too deeply.
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -103,10 +108,9 @@ def open_client(settings: Settings) -> httpx.Client:
     """
     url = urlsplit(settings.base_url)
     try:
-        # To load the certificates takes longer than a call, so not for http.
-        verify = httpx.create_ssl_context() if settings.verify and url.scheme != "http" else False
+        verify = settings.verify and url.scheme != "http" and _tls_context(*map(os.environ.get, _TLS_VARIABLES))
     except OSError as error:
-        variable = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "SSL_CERT_FILE")
+        variable = next((name for name in _TLS_VARIABLES if os.environ.get(name)), _TLS_VARIABLES[0])
         raise InvalidSettings(
             f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
         ) from None
@@ -129,6 +133,15 @@ def open_client(settings: Settings) -> httpx.Client:
             "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is no address of a proxy, such "
             "as http://proxy.example.com:3128"
         ) from None
+
+
+@lru_cache(maxsize=1)
+def _tls_context(*_environment: str | None) -> ssl.SSLContext:
+    """Return what all clients of a process share: to load the certificates takes longer than a call.
+
+    :param _environment: the variables that it depends on.
+    """
+    return httpx.create_ssl_context()
 
 
 def send(

@@ -47,7 +47,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
 
     custom_operator_name = "@task.deliver_files"
     overwrite_rtif_after_execution = True  # shows what the function returned
-    found_later = _REQUEST_FIELDS - {"security"}
+    found_later = _REQUEST_FIELDS - {"security", "archive", "checksums"}
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DeliverFilesOperator.template_fields)
     template_fields_renderers: ClassVar[dict[str, str]] = {
@@ -63,6 +63,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
         for name, value in _to_request(self.python_callable(*self.op_args, **arguments)).items():
             setattr(self, name, value)
+        self._given = {}  # what a function returns is no template
         self.hide_secrets()
         delivery.client.add_secrets(secrets_of(self))
 

@@ -77,6 +77,7 @@ class Delivery:
     def __init__(self, client: Client, row: Row, attempt: Attempt) -> None:
         self.client, self.row, self.attempt = client, row, attempt
         self.transfer: Transfer | None = None
+        self._is_anothers = False
         self._sources: Sequence[Source] = ()
 
     @property
@@ -162,6 +163,7 @@ class Delivery:
             return Seen.ELSEWHERE
         transfer = self.client.find_transfer(memory.transfer_id)
         if transfer is None or not is_of(memory, transfer):
+            self._is_anothers = transfer is not None
             return Seen.GONE if matches(memory.key_check, settings.transfer_api_key) else Seen.ELSEWHERE
         self.transfer = transfer
         if transfer.is_draft:
@@ -195,9 +197,15 @@ class Delivery:
         """Delete the draft, if it still is one.
 
         :raises AlreadyDelivered: it may have been sent, and the service does not show it any more.
-        :raises WrongTransfer: it may be there under another API key.
+        :raises WrongTransfer: it may be there under another API key; or another transfer has its id.
         """
-        return Discarded.SENT if self.settle(seen=self.look_here()) is Act.RETURN else Discarded.REMOVED
+        seen = self.look_here()
+        if self._is_anothers:
+            raise WrongTransfer(
+                f"Under the id {self.memory.transfer_id} is another transfer now, to other recipients or with another "
+                "subject. Nothing is done with it."
+            )
+        return Discarded.SENT if self.settle(seen=seen) is Act.RETURN else Discarded.REMOVED
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,16 +97,21 @@ class Filling:
             self._client.remove_file(self._id, file.id, self._check_own)
             log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
         self.files = begun | keeps
-        attach_sources(
-            self._client,
-            self._id,
-            [wanted[name] for name in begun],
-            max_parallel=max_parallel,
-            on_attached=self._on_attached,
-            log=log,
-            taken={name: _taken(before[name], held.get(name)) for name in begun if name in before},
-            check_still_current=self._check_own,
-        )
+        try:
+            attach_sources(
+                self._client,
+                self._id,
+                [wanted[name] for name in begun],
+                max_parallel=max_parallel,
+                on_attached=self._on_attached,
+                log=log,
+                taken={name: _taken(before[name], held.get(name)) for name in begun if name in before},
+                check_still_current=self._check_own,
+            )
+        except Exception:
+            with suppress(Exception):  # the first error counts, and what is not stored is uploaded again
+                self._save()
+            raise
         self._save(is_open=False)
 
     def records(self) -> list[File]:

@@ -55,7 +55,7 @@ def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]
     :raises InvalidDelivery: an element is not a file.
     :raises NameRefused: the service would change a name.
     """
-    if isinstance(files, str | Mapping) or not isinstance(files, Iterable):
+    if isinstance(files, str | bytes | bytearray | Mapping) or not isinstance(files, Iterable):
         files = [files] if files else []
     return list(map(_parse, sorted(files, key=str) if isinstance(files, Set) else files))
 
@@ -64,7 +64,7 @@ def _parse(spec: Any) -> ParsedSpec:
     if not isinstance(spec, Mapping):
         return {"path": _path_text(spec)}
     name = spec.get("name", "the file's own")
-    if not isinstance(name, str):
+    if not isinstance(name, str | None):
         raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
     if not name:
         raise InvalidDelivery(

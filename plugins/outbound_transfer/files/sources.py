@@ -103,7 +103,7 @@ class Source:
         try:
             with readable(self), self.open() as file:
                 for left in range(self.size, -1, -_CHUNK_BYTES):
-                    chunk = file.read(min(left, _CHUNK_BYTES))
+                    chunk = _read(file, min(left, _CHUNK_BYTES))
                     is_short = len(chunk) < min(left, _CHUNK_BYTES)
                     # Before the last bytes are sent, so that the service never gets a complete but truncated file.
                     if is_short or (left <= _CHUNK_BYTES and file.read(1)):
@@ -115,6 +115,15 @@ class Source:
         except SourceUnreadable:
             self.check_unchanged()  # an object store refuses to continue with an object that was replaced
             raise
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """Return so many bytes, or fewer at the file's end: one read may return fewer before it, too."""
+    parts = list[bytes]()
+    while size and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -96,8 +97,8 @@ def _run_in_threads(
 ) -> None:
     """Run uploads in threads, and pass on each result in this thread: only it stores, and talks to Airflow.
 
-    After a failure, uploads that run are stopped, and awaited until it is known what became of each. If this thread is
-    interrupted, they are stopped and not awaited for long.
+    After a failure, uploads that run are stopped, and awaited until it is known what became of each; those that ended
+    well all the same are passed on. If this thread is interrupted, they are stopped and not awaited for long.
     """
     threads = ThreadPoolExecutor(max_parallel, thread_name_prefix="upload")
     waiting, running = iter(uploads), set[Future[tuple[str, Held]]]()
@@ -121,7 +122,9 @@ def _run_in_threads(
                 start(1)
     except BaseException as error:
         stop()
-        wait(running, None if isinstance(error, Exception) else _STOP_TIMEOUT)
+        for future in wait(running, None if isinstance(error, Exception) else _STOP_TIMEOUT).done:
+            with suppress(Exception):  # of the upload, or as this thread may store nothing: the first error counts
+                on_attached(*future.result())
         raise
     finally:
         threads.shutdown(wait=False)

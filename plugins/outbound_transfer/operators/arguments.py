@@ -10,7 +10,7 @@ from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.models import resolve_transfer_id
 from outbound_transfer.files.content import Content
-from outbound_transfer.operators.masking import MaskedValue
+from outbound_transfer.operators.masking import MaskedValue, is_template
 from outbound_transfer.warehouse.destination import check_account
 from outbound_transfer.warehouse.naming import check_prefix, check_schema
 
@@ -79,7 +79,7 @@ def check_all(task: Any, checks: Iterable[Check]) -> None:
 def is_literal(value: Any) -> bool:
     """Return whether an argument has its value when the Dag is parsed: it is no template, and no task's result."""
     if isinstance(value, str):
-        return "{" not in value
+        return not is_template(value)
     if isinstance(value, Mapping):
         return all(map(is_literal, value.values()))
     if isinstance(value, list | tuple):
@@ -93,6 +93,17 @@ def to_repeatable(value: Any) -> Any:
     A generator is consumed by the first try: a retry in the same process would deliver less, or to fewer people.
     """
     return list(value) if isinstance(value, Iterator) and not hasattr(value, "read") else value
+
+
+def without_none(template: Any, value: Any) -> Any:
+    """Return a rendered value with None for the text "None" that Airflow makes of a template without a value."""
+    if isinstance(template, str):
+        return None if value == "None" and is_template(template) else value
+    if isinstance(template, Mapping) and isinstance(value, Mapping):
+        return {key: without_none(template.get(key), each) for key, each in value.items()}
+    if isinstance(template, list | tuple) and isinstance(value, list | tuple) and len(template) == len(value):
+        return [without_none(*each) for each in zip(template, value, strict=True)]
+    return value
 
 
 def to_optional(value: Any) -> Any:

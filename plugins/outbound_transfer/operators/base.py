@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from outbound_transfer.operators.report import Report
 
 if TYPE_CHECKING:
     from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from outbound_transfer.client.errors import CallError
     from outbound_transfer.client.retry import RetryPolicy
@@ -48,15 +48,19 @@ class OutboundTransferOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
-    operator_extra_links = (TransferLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (TransferLink(),)
 
     #: What the arguments must be; run by the subclasses when the Dag is parsed, and by their tasks.
     checks: tuple[Check, ...] = ()
     #: Whether an attempt that fails has failed to deliver.
     owns_delivery = True
+    #: Whether the task sends: its errors name what it has sent, or may have.
+    sends = False
     #: How long to wait for a slot of the account; None if the task sends nothing.
     slot_timeout: Any = None
 
+    #: The arguments that were rendered, as they were before.
+    _given: Mapping[str, Any] = {}
     #: What this process does, for its errors.
     report: Report
     #: Seconds that this attempt has waited in deferred mode, and the claim of its delivery's row that it has made.
@@ -74,6 +78,12 @@ class OutboundTransferOperator(BaseOperator):
         super().__init__(**kwargs)
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
+
+    def before_rendering(self, fields: Sequence[str]) -> None:
+        """Prepare arguments to be rendered, in each attempt.
+
+        :param fields: those that are rendered: no other task has returned them.
+        """
 
     def hide_secrets(self) -> None:
         """Replace what nobody may see in the rendered fields, before Airflow stores them."""
@@ -100,7 +110,8 @@ class OutboundTransferOperator(BaseOperator):
             return self._run(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with self._reporting(context):
+        # A trigger that failed, in a wait after the send perhaps, is no delivery that failed.
+        with self._reporting(context, counts=next_method != "__fail__"):
             return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(  # Airflow passes the event
@@ -126,11 +137,9 @@ class OutboundTransferOperator(BaseOperator):
 
         return delivery_lineage(self, task_instance)
 
-    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
-
     @contextmanager
-    def _reporting(self, context: Context) -> Iterator[None]:
-        self.report = Report(context, self.outbound_transfer_conn_id, self.log)
+    def _reporting(self, context: Context, *, counts: bool = True) -> Iterator[None]:
+        self.report = Report(context, self.outbound_transfer_conn_id, self.log, sends=self.sends, counts=counts)
         if not self.owns_delivery:
             yield
             return

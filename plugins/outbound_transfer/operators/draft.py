@@ -18,6 +18,7 @@ from outbound_transfer.operators.files import (
     file_finder,
     given_files,
     hide_files,
+    prepare_files,
     sources_of,
     specs_of,
 )
@@ -30,6 +31,7 @@ from outbound_transfer.operators.new_transfer import (
     load_recipients,
     new_transfer,
     no_skip_after_send,
+    prepare_new_transfer,
     secrets_of,
 )
 from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
@@ -104,8 +106,12 @@ class CreateTransferOperator(OutboundTransferOperator):
         self.security_answer = given_answer(self, security_answer)
         check_literals(self, self.checks)
 
+    def before_rendering(self, fields: Sequence[str]) -> None:
+        prepare_new_transfer(self)
+        self._given = {name: getattr(self, name) for name in fields}
+
     def hide_secrets(self) -> None:
-        hide_new_transfer(self)
+        hide_new_transfer(self, self._given)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         return super().hook(secrets=secrets_of(self), **client_options)
@@ -172,8 +178,13 @@ class AttachFilesOperator(OutboundTransferOperator):
         self.max_parallel_uploads = max_parallel_uploads
         check_literals(self, self.checks)
 
+    def before_rendering(self, fields: Sequence[str]) -> None:
+        if "files" in fields:
+            prepare_files(self)
+        self._given = {name: getattr(self, name) for name in fields}
+
     def hide_secrets(self) -> None:
-        hide_files(self)
+        hide_files(self, self._given)
 
     def file_specs(self) -> list[ParsedSpec]:
         """Return what is to be attached; nothing is read or produced."""
@@ -218,6 +229,7 @@ class SendTransferOperator(OutboundTransferOperator):
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
     checks = (TRANSFER_ID_CHECK, SLOT_TIMEOUT_CHECK)
+    sends = True
 
     def __init__(
         self,

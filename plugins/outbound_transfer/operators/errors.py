@@ -55,8 +55,13 @@ def fails_without_retry(error: BaseException) -> bool:
 def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
     """Fail the task as :func:`fail_without_retry` does, and on the warehouse's errors too.
 
-    A cursor that another run moved, and a file that is in use, are left to the task's retries.
+    A cursor that another run moved, a file that is in use, and a database that fails are left to the task's retries.
+
+    :raises DatabaseFailed: instead of an error of the database, whose text may quote the row.
     """
+    from sqlalchemy.exc import DBAPIError
+
+    from outbound_transfer.store.errors import DatabaseFailed, words_of
     from outbound_transfer.warehouse.errors import CursorMoved, WarehouseBusy, WarehouseError
 
     try:
@@ -64,5 +69,7 @@ def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
             yield
     except (CursorMoved, WarehouseBusy):
         raise
+    except DBAPIError as error:
+        raise DatabaseFailed(f"The database failed with {words_of(error)}") from None
     except WarehouseError as error:
         raise AirflowFailException(str(error)) from _without_text(error)

@@ -10,7 +10,7 @@ from outbound_transfer.client.content_disposition import check_name
 from outbound_transfer.client.errors import InvalidDelivery, NothingMatches
 from outbound_transfer.client.wording import format_bytes
 from outbound_transfer.files.content import wrap_contents
-from outbound_transfer.operators.arguments import Check, require_choice, to_optional, to_repeatable, to_whole_number
+from outbound_transfer.operators.arguments import Check, require_choice, to_repeatable, to_whole_number, without_none
 from outbound_transfer.operators.summary import describe_files
 
 if TYPE_CHECKING:
@@ -78,17 +78,18 @@ def given_files(task: Any, files: Any) -> Any:
     return files if is_unmapped(task) else wrap_contents(to_repeatable(files), rendered=False)
 
 
-def hide_files(task: Any) -> None:
-    """Hide the contents in rendered arguments, and take the text of a template without a value as no value."""
-    task.files = wrap_contents(_without_none(to_optional(to_repeatable(task.files))), rendered=True)
-    task.archive, task.checksums = to_optional(task.archive), to_optional(task.checksums)
+def prepare_files(task: Any) -> None:
+    """Prepare the arguments to be rendered: text that is no template is content, also of a mapped task."""
+    task.files = wrap_contents(task.files, rendered=False)
 
 
-def _without_none(files: Any) -> Any:
-    """Return files without the text "None" where a name is to be, which a template without a value gives."""
-    if isinstance(files, list | tuple):
-        return [_without_none(each) for each in files]
-    return {**files, "name": to_optional(files["name"])} if isinstance(files, Mapping) and "name" in files else files
+def hide_files(task: Any, given: Mapping[str, Any]) -> None:
+    """Hide the contents in rendered arguments, and take the text of a template without a value as no value.
+
+    :param given: the arguments as they were before.
+    """
+    task.files = wrap_contents(without_none(given.get("files"), to_repeatable(task.files)), rendered=True)
+    task.checksums = without_none(given.get("checksums"), task.checksums)
 
 
 def file_finder(task: Any, spool: Spool) -> FindSources:

@@ -6,11 +6,15 @@ its secret to whatever prints attributes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from outbound_transfer.airflow_compat import names
 from outbound_transfer.client.new_transfer import is_safe_to_show, parse_text
+
+#: The beginning of an expression, a statement or a comment.
+_TEMPLATE: Final = re.compile("{[{%#]")
 
 
 class MaskedValue:
@@ -31,8 +35,8 @@ class MaskedValue:
 
 def mask(value: Any) -> Any:
     """Wrap a secret, and have the task's log mask it. None and "" are returned as they are."""
-    if value is None or value == "" or isinstance(value, MaskedValue):
-        return value
+    if value is None or value == "" or isinstance(value, MaskedValue) or hasattr(value, "resolve"):
+        return value  # the last is another task's result, which is not there yet
     for text in _texts(value):
         names.mask_secret(text)
     return MaskedValue(value)
@@ -49,7 +53,8 @@ def mask_phones(recipients: Any) -> Any:
     if isinstance(recipients, Mapping):
         return {field: value if _may_show(field, value) else mask(value) for field, value in recipients.items()}
     # Any iterable, as the protocol accepts it: the XComs of mapped tasks come as a sequence of Airflow's own.
-    if isinstance(recipients, Iterable) and not isinstance(recipients, bytes | bytearray):
+    is_listed = isinstance(recipients, Iterable) and not isinstance(recipients, bytes | bytearray)
+    if is_listed and not hasattr(recipients, "resolve"):
         return [mask_phones(recipient) for recipient in recipients]
     return mask(recipients)
 
@@ -59,8 +64,13 @@ def mask_literals(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: mask_literals(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [mask_literals(item) for item in value]
-    return value if isinstance(value, str) and "{" in value else mask(value)
+        return type(value)(map(mask_literals, value))
+    return value if isinstance(value, str) and is_template(value) else mask(value)
+
+
+def is_template(text: str) -> bool:
+    """Return whether Jinja would find something to render in a text."""
+    return bool(_TEMPLATE.search(text))
 
 
 def unmask(value: Any) -> Any:
@@ -70,7 +80,7 @@ def unmask(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: unmask(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [unmask(item) for item in value]
+        return type(value)(map(unmask, value))
     return value
 
 

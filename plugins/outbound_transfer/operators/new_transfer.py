@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.new_transfer import build_new_transfer
 from outbound_transfer.client.wording import pluralize
-from outbound_transfer.operators.arguments import Check, is_literal, to_optional, to_repeatable
+from outbound_transfer.operators.arguments import Check, is_literal, to_repeatable, without_none
 from outbound_transfer.operators.masking import find_secrets, mask, mask_phones, unmask
 from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
 
@@ -38,6 +38,7 @@ TRANSFER_CHECKS: Final = (
     Check(("subject",), lambda subject: _check(subject=subject)),
     Check(("recipients",), lambda recipients: _check(recipients=unmask(recipients))),
     Check(("message",), lambda message: _check(message=message)),
+    Check(("security",), lambda security: _check(security=security)),
     Check(
         ("security", "security_question"),
         lambda security, question: _check(security=security, security_question=question),
@@ -52,8 +53,6 @@ TRANSFER_CHECKS: Final = (
 
 def given_recipients(task: Any, recipients: Any) -> Any:
     """Return recipients as a task keeps them: for each try, and without the phones of a Dag file in sight."""
-    if isinstance(recipients, RecipientsFromSql):
-        return recipients.of_one_task()
     recipients = to_repeatable(recipients)
     # Airflow knows by its identity what another task has returned.
     return mask_phones(recipients) if is_literal(recipients) and not is_unmapped(task) else recipients
@@ -64,12 +63,23 @@ def given_answer(task: Any, answer: Any) -> Any:
     return mask(answer) if is_literal(answer) and not is_unmapped(task) else answer
 
 
-def hide_new_transfer(task: Any) -> None:
-    """Hide the secrets of rendered arguments, and take the text of a template without a value as no value."""
-    for name in ("message", "security_question", "security_answer"):
-        setattr(task, name, to_optional(getattr(task, name)))
-    if task.subject == "None":
-        task.subject = ""
+def prepare_new_transfer(task: Any) -> None:
+    """Prepare the arguments to be rendered, in each attempt."""
+    if isinstance(task.recipients, RecipientsFromSql):  # whose templates are rendered in place
+        task.recipients = task.recipients.of_one_task()
+    elif isinstance(task.recipients, Mapping | list | tuple):
+        mask_phones(task.recipients)  # Airflow logs a template that fails to render, with what is beside it
+
+
+def hide_new_transfer(task: Any, given: Mapping[str, Any]) -> None:
+    """Hide the secrets of rendered arguments, and take the text of a template without a value as no value.
+
+    :param given: the arguments as they were before.
+    """
+    for name in TRANSFER_FIELDS:
+        setattr(task, name, without_none(given.get(name), getattr(task, name)))
+    if task.security is None and isinstance(given.get("security"), str):
+        task.security = ""  # which is refused: the account's default may be weaker than what was to be given
     task.security_answer = mask(task.security_answer)
     task.recipients = mask_recipients(unmask(task.recipients))
 

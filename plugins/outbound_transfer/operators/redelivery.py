@@ -13,10 +13,11 @@ from outbound_transfer.client.models import CANCELED, identity_of, resolve_trans
 from outbound_transfer.client.new_transfer import as_recipient_list, parse_text, show_address
 from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
-from outbound_transfer.operators.files import FILES_FIELDS
+from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
+from outbound_transfer.operators.files import FILES_FIELDS, MORE_FILES_CHECKS
 from outbound_transfer.operators.masking import mask_phones, unmask
-from outbound_transfer.operators.new_transfer import TRANSFER_FIELDS, secrets_of
-from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.operators.new_transfer import TRANSFER_CHECKS, TRANSFER_FIELDS, secrets_of
+from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.find import ParsedSpec
     from outbound_transfer.files.sources import Source
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId
 
 #: Begins the subject of a second delivery that is given none.
 SUBJECT_PREFIX: Final = "Once more: "
 
-#: What a reminder takes from the task that has delivered, where it is given nothing else.
-_TAKEN_OVER: Final = ("recipients", "security", "security_question", "security_answer")
+#: Arguments that belong together: a reminder takes all of them from the task that has delivered, or none.
+_SECURITY: Final = ("security", "security_question", "security_answer")
 
 
 class RedeliverFilesOperator(DeliverFilesOperator):
@@ -225,13 +227,21 @@ class _Reminder(RedeliverFilesOperator):
 
     custom_operator_name = "remind_recipients"
     found_later = frozenset({"transfer_id", "files", *TRANSFER_FIELDS})
+    checks = (*TRANSFER_CHECKS, *MORE_FILES_CHECKS, *DELIVERY_CHECKS)  # results of queries are no files yet
 
     #: The task that has delivered; and it as this try renders it, for its files and recipients.
     delivering: DeliverFilesOperator
     _source: DeliverFilesOperator
 
+    #: Arguments that it takes from that task, where it is given nothing else.
+    taken_over: Sequence[str] = ("recipients",)
+
     #: Digests of the files that were sent, by name, as far as they are known.
     _sent_files: Mapping[str, str] = {}
+
+    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
+        with fail_without_retry_on_warehouse_errors():
+            return super().run_task(hook, context)
 
     def begin(self, client: Client, context: Context) -> Delivery:
         self.transfer_id = self._find_sent_transfer(client, context)
@@ -243,7 +253,7 @@ class _Reminder(RedeliverFilesOperator):
         source.prepare(delivery, context)
         for name in FILES_FIELDS:
             setattr(self, name, getattr(source, name))
-        for name in _TAKEN_OVER:
+        for name in self.taken_over:
             if getattr(self, name) is None:
                 setattr(self, name, getattr(source, name))
         delivery.client.add_secrets(secrets_of(self))
@@ -315,13 +325,18 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
             f"{task_id}: {getattr(task, 'task_id', task)!r:.100} is no task that delivers, or it is mapped. The "
             "reminder of a mapped delivery belongs in a mapped task group with it"
         )
+    if refused := sorted({"files", "transfer_id"} & arguments.keys()):
+        raise InvalidDelivery(f"{task_id}: {' and '.join(refused)} cannot be given: they are those of the delivery")
     taken = ("security", "outbound_transfer_conn_id", "deferrable", "slot_timeout")
     given = {name: getattr(task, name) for name in taken} | arguments
     reminder = _Reminder(task_id=task_id, transfer_id="found later", files=None, **given)  # type: ignore[arg-type]
     if reminder.get_closest_mapped_task_group() is not task.get_closest_mapped_task_group():
         raise InvalidDelivery(f"{task_id}: it and '{task.task_id}' must be in the same mapped task group")
     reminder.delivering = task
-    reminder.set_upstream(task)
+    if "security" not in arguments:
+        reminder.taken_over = ("recipients", *_SECURITY)
+    # In a mapped group, Airflow 3.1 finds the result of the same index of direct upstreams alone.
+    reminder.set_upstream([task, *task.upstream_list] if task.get_closest_mapped_task_group() else task)
     return reminder
 
 

@@ -35,14 +35,16 @@ _GOES_ON: Final = (TaskDeferred, AirflowRescheduleException)
 class Report:
     """What one process of a task does with a transfer. Its fields are set as they become known.
 
+    :param sends: whether the task sends a transfer, and does not only prepare it.
+    :param counts: whether an error is counted as a failed delivery.
     :ivar row: of the delivery.
     :ivar transfer_id: of the draft that the task is to send, or of the transfer; "" before it is known.
     :ivar transfer: as it was last read.
     :ivar is_sent: whether the transfer was sent: what fails from then on is no delivery.
     """
 
-    def __init__(self, context: Context, conn_id: str, log: Logger) -> None:
-        self._context, self._conn_id, self._log = context, conn_id, log
+    def __init__(self, context: Context, conn_id: str, log: Logger, *, sends: bool, counts: bool) -> None:
+        self._context, self._conn_id, self._log, self._sends, self._counts = context, conn_id, log, sends, counts
         self.row: Row | None = None
         self.transfer_id = ""
         self.transfer: Transfer | None = None
@@ -78,6 +80,8 @@ class Report:
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
 
+        if not self._sends:
+            return ""
         with suppress(Exception):  # what is wrong may be the table
             memory = self.row.memory if self.row else read_memory(open_rows(), TaskTry.of(self._context).task)
             return memory.transfer_id if memory.phase is Phase.SENDING else ""
@@ -86,7 +90,7 @@ class Report:
     def _count(self, error: BaseException) -> None:
         from outbound_transfer.delivery.shown import show_error
 
-        if not self.is_sent:
+        if self._counts and not self.is_sent:
             outcome = "in_doubt" if self.possibly_sent_id() else "failed"
             metrics.DELIVERIES.emit(outcome=outcome, conn_id=self._conn_id)
         if self.row:

@@ -32,6 +32,7 @@ from outbound_transfer.operators.files import (
     file_finder,
     given_files,
     hide_files,
+    prepare_files,
     sources_of,
     specs_of,
 )
@@ -44,6 +45,7 @@ from outbound_transfer.operators.new_transfer import (
     load_recipients,
     new_transfer,
     no_skip_after_send,
+    prepare_new_transfer,
     secrets_of,
 )
 from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
@@ -128,6 +130,8 @@ class DeliverFilesOperator(OutboundTransferOperator):
     )
     checks: tuple[Check, ...] = (*TRANSFER_CHECKS, *FILES_CHECKS, *DELIVERY_CHECKS)
 
+    sends = True
+
     #: Arguments that may be left out, or are replaced, when the task runs.
     found_later: Set[str] = frozenset()
     #: Paths and URIs of the files that this try has found.
@@ -180,23 +184,34 @@ class DeliverFilesOperator(OutboundTransferOperator):
         self.on_canceled = on_canceled
         self.accept_partial = accept_partial
         check_literals(self, self.checks, self.found_later)
-        if not wait:
-            self._refuse_ignored(kwargs.get("default_args") or {})
+        self._ignored = [] if wait else self._ignored_arguments(kwargs.get("default_args") or {})
+        if not is_unmapped(self):
+            self._refuse_ignored()
 
-    def _refuse_ignored(self, default_args: Mapping[str, Any]) -> None:
-        """Refuse arguments of the wait, which have no effect without one.
+    def _ignored_arguments(self, default_args: Mapping[str, Any]) -> list[str]:
+        """Return the arguments of the wait that are given without one.
 
         :param default_args: of the Dag, which may be meant for its sensors.
-        :raises InvalidDelivery: naming the arguments.
         """
         given = {name: getattr(self, name) for name in _OF_THE_WAIT}
-        ignored = [name for name, value in given.items() if value not in (_OF_THE_WAIT[name], default_args.get(name))]
-        if ignored and not is_unmapped(self):
-            raise InvalidDelivery(f"{', '.join(ignored)} needs wait=True: without it, the task ends with the send")
+        return [name for name, value in given.items() if value not in (_OF_THE_WAIT[name], default_args.get(name))]
+
+    def _refuse_ignored(self) -> None:
+        """:raises InvalidDelivery: arguments are given that have no effect."""
+        if self._ignored:
+            raise InvalidDelivery(
+                f"{', '.join(self._ignored)} needs wait=True: without it, the task ends with the send"
+            )
+
+    def before_rendering(self, fields: Sequence[str]) -> None:
+        prepare_new_transfer(self)
+        if "files" in fields:
+            prepare_files(self)
+        self._given = {name: getattr(self, name) for name in fields}
 
     def hide_secrets(self) -> None:
-        hide_new_transfer(self)
-        hide_files(self)
+        hide_new_transfer(self, self._given)
+        hide_files(self, self._given)
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
         return super().hook(secrets=secrets_of(self), **client_options)
@@ -257,6 +272,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         """Return what to deliver."""
         from outbound_transfer.delivery.delivery import Order
 
+        self._refuse_ignored()
         self.load_recipients(delivery)
         check_all(self, self.checks)
         new, find = new_transfer(self), file_finder(self, spool)

@@ -20,8 +20,6 @@ from outbound_transfer.airflow_compat.run_state import read_clears
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.outcomes import TransferOutcome, describe, status_hint
-from outbound_transfer.delivery.notes import state_store
-from outbound_transfer.delivery.shown import show_seen
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import Check, require_choice, to_seconds
@@ -65,6 +63,8 @@ class Pickup:
 
     def deadline(self) -> datetime:
         """Return when the wait times out: stored, so that it survives a retry. A clear starts it anew."""
+        from outbound_transfer.delivery.notes import state_store
+
         store, clears = state_store(self._context), list(read_clears(self._context))
         stored: Any = store.get(_DEADLINE, default=None)
         if isinstance(stored, dict) and stored.get("clear_counters") == clears:
@@ -113,6 +113,8 @@ class Pickup:
         if self._told != (line := describe(transfer)):
             self._told, hint = line, status_hint(transfer)
             self._task.log.log(logging.WARNING if hint else logging.INFO, "%s%s", line, hint)
+            from outbound_transfer.delivery.shown import show_seen  # not with a Dag file: it loads SQLAlchemy
+
             show_seen(self._account, conn_id, {transfer.id: transfer})
         outcome = self._rules.outcome_of(transfer)
         if outcome is not None:

@@ -7,7 +7,7 @@ before Christ or after the year 9999, ``infinity``, a zero date of MySQL, the di
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from functools import partial
@@ -36,7 +36,8 @@ _PSYCOPG2_TIMES: Final = {
 }
 _JSON: Final = {"json": (114, 199), "jsonb": (3802, 3807)}
 
-_DUCKDB_DATE: Final = re.compile("DATE|TIMESTAMP( WITH TIME ZONE|_S|_MS)?")
+#: What the name of a type has that is a date or a timestamp, or holds some: a list, a struct or a map.
+_DUCKDB_DATES: Final = re.compile("DATE|TIMESTAMP")
 
 #: What DuckDB's driver takes for infinity, and so does not tell from it.
 _DUCKDB_INFINITE: Final = frozenset((date.min, date.max, datetime.min, datetime.max))
@@ -63,12 +64,23 @@ def check_exact(connection: Any, description: Sequence[Any], columns: Sequence[S
     if _driver_of(connection) != "duckdb":
         return
     for (name, kind, *_), values in zip(description, columns, strict=True):
-        is_infinite = _DUCKDB_DATE.fullmatch(str(kind)) and not _DUCKDB_INFINITE.isdisjoint(values)
+        is_infinite = _DUCKDB_DATES.search(str(kind)) and not _DUCKDB_INFINITE.isdisjoint(_scalars(values))
         if is_infinite or _DUCKDB_CHANGED.search(str(kind)):
             raise ResultNotWritable(
                 f"DuckDB's driver changes values such as those of column {name!r:.100} (months of an interval, "
                 "nanoseconds, infinity, the first and the last day of Python): CAST it AS VARCHAR in the query"
             )
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """Yield the values in a list or mapping, of any depth; keys are among them."""
+    if isinstance(value, Mapping):
+        yield from _scalars([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _scalars(part)
+    else:
+        yield value
 
 
 def _driver_of(connection: Any) -> str:

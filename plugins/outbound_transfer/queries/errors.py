@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from outbound_transfer.client.errors import OutboundTransferError
 
 
@@ -11,8 +13,11 @@ def describe_error(error: Exception) -> tuple[str, str]:
     The lines after it may quote rows, as ``DETAIL`` and ``CONTEXT`` of PostgreSQL do.
     """
     code, text = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), str(error)
-    if len(error.args) > 1:  # of MySQL
-        code, text = error.args[0], str(error.args[1])
+    match error.args:
+        case (int(number), str(message)):  # of MySQL
+            code, text = number, message
+        case (Mapping() as fields, *_):  # of Redshift; its field D is the DETAIL
+            code, text = fields.get("C"), str(fields.get("M", ""))
     return f"{type(error).__name__} {code or ''}".strip(), text.strip().partition("\n")[0]
 
 

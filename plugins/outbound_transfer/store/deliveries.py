@@ -27,7 +27,7 @@ from outbound_transfer.client.outcomes import (
     status_rank,
 )
 from outbound_transfer.store.engine import Database
-from outbound_transfer.store.errors import DeliveriesUnavailable, UnusableDatabase
+from outbound_transfer.store.errors import DeliveriesUnavailable, UnusableDatabase, words_of
 from outbound_transfer.store.personal_data import ERASED
 from outbound_transfer.store.rows import Kept, Shown, Stored
 from outbound_transfer.store.types import FLAG, WHOLE, Text, Time
@@ -309,8 +309,8 @@ class Deliveries:
         except Exception as error:
             raise DeliveriesUnavailable(
                 f"Nothing more is done: the table of deliveries cannot be used, as {self.name} fails with "
-                f"{_words_of(error)}. A retry continues once that database responds and has room"
-            ) from error
+                f"{words_of(error)}. A retry continues once that database responds and has room"
+            ) from None  # its other lines may quote the row
 
     def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         with self.database.begin() as tx:
@@ -333,7 +333,7 @@ class Deliveries:
 
     def _log_wait(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        log.warning("%s failed and is asked again: %s", self.name, _words_of(error))
+        log.warning("%s failed and is asked again: %s", self.name, words_of(error))
 
 
 def _changes(row: Any, now: Shown | None) -> dict[str, Any]:
@@ -366,9 +366,3 @@ def _insert(tx: sa.Connection, insert: Any) -> bool:
 def _may_pass(error: BaseException) -> bool:
     final = (OutboundTransferError, ProgrammingError, DataError)
     return isinstance(error, Exception) and not isinstance(error, final)
-
-
-def _words_of(error: BaseException | None) -> str:
-    """Return an error in a line: a database may quote rows in others."""
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {''.join(str(cause).strip().splitlines()[:1])[:300] or 'no text'}"

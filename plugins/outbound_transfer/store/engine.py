@@ -15,9 +15,11 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from outbound_transfer.observability import metrics
 from outbound_transfer.store import duckdb
 from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
 from outbound_transfer.warehouse.errors import WarehouseBusy
+from outbound_transfer.warehouse.sockets import probe_server
 
 T = TypeVar("T")
 
@@ -115,11 +117,17 @@ class Database:
         """
         if self.name not in ("sqlite", "duckdb"):
             return True
-        name = sa.make_url(self._hook.get_uri()).database or ""
-        file = Path(name)
-        if ":" not in name and not file.parent.is_dir():
+        file = self._find_file()
+        if file and not file.parent.is_dir():
             raise FileNotFoundError(f"the folder of the file {file} does not exist")
-        return name == "" or ":" in name or file.exists()
+        return file is None or file.exists()
+
+    def _find_file(self) -> Path | None:
+        """Return the path of the file of SQLite or DuckDB; None if the database is in memory, or remote."""
+        uri = self._hook.get_uri()
+        # All that follows is the path for DuckDB, and for SQLite what comes before the parameters.
+        path = uri.removeprefix("duckdb:///") if self.name == "duckdb" else sa.make_url(uri).database or ""
+        return Path(path).expanduser().resolve() if path and ":" not in path else None
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:
@@ -150,6 +158,8 @@ class Database:
 
         :raises UnusableDatabase: their schema does not exist, or the user may not create them.
         """
+        for table in tables.sorted_tables:  # in another row format of MySQL, the keys are too long for an index
+            table.kwargs["mysql_row_format"] = "DYNAMIC"
         where = f"the schema '{tables.schema}'" if tables.schema else "the connection's schema"
         try:
             self.retry(lambda: self._create_tables(tables))
@@ -167,11 +177,14 @@ class Database:
                 return  # a user that may not create tables can use them
             if self.name == "postgresql":  # two sessions that create one table at the same time collide in the catalog
                 tx.exec_driver_sql("SELECT pg_advisory_xact_lock(8029759185026510692)")
+            elif self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
+                for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
+                    tx.exec_driver_sql(statement)
             tables.create_all(tx)
 
     def _make_engine(self) -> sa.Engine:
         """Return an engine for the driver of the hook; its first connection, which tells the driver, is used first."""
-        opened = self._wait(self._hook.get_conn)
+        opened = self._connect()
         driver, first = type(opened).__module__.partition(".")[0], iter([opened])
         if driver not in _URLS:
             opened.close()
@@ -179,7 +192,7 @@ class Database:
 
         def connect() -> Any:
             if (connection := next(first, None)) is None:
-                connection = self._wait(self._hook.get_conn)
+                connection = self._connect()
             try:
                 return self._prepare(driver, connection)
             except BaseException:
@@ -187,12 +200,21 @@ class Database:
                 raise
 
         level = {"isolation_level": "READ COMMITTED"} if self.name == "postgresql" else {}
-        engine = sa.create_engine(_URLS[driver], creator=connect, poolclass=sa.NullPool, **level)
+        engine = sa.create_engine(_URLS[driver], creator=connect, poolclass=sa.NullPool, hide_parameters=True, **level)
         sa.event.listen(engine, "begin", self._on_begin)
         return engine
 
+    def _connect(self) -> Any:
+        try:
+            return self._wait(self._open)
+        except Exception:
+            conn_id = getattr(self._hook, getattr(self._hook, "conn_name_attr", ""), "none")
+            metrics.DATABASE_FAILURES.emit(sql_conn_id=conn_id)
+            raise
+
     def _prepare(self, driver: str, connection: Any) -> Any:
         """Undo what the extra of a connection says of rows, and take nothing from the server's defaults."""
+        probe_server(connection)
         if driver == "psycopg":
             from psycopg.rows import tuple_row
 
@@ -204,7 +226,6 @@ class Database:
         elif driver == "sqlite3":
             connection.isolation_level = connection.row_factory = None  # SQLAlchemy begins, and not the driver
             connection.execute(f"PRAGMA busy_timeout = {self.timeout * 1_000:.0f}")
-            connection.execute("PRAGMA journal_mode = WAL")
         elif driver == "MySQLdb":
             from MySQLdb.cursors import Cursor
 
@@ -229,12 +250,22 @@ class Database:
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
         # Two processes that open a new file at once may both succeed, and the later writes over the other's tables.
-        path = self._hook.get_uri().removeprefix("duckdb:///")
-        if not path or ":" in path:
-            raise UnsupportedDatabase("The connection leads to no file of DuckDB: set its host to the path of one")
-        with Path(f"{path}.lock").open("w") as file:
+        with Path(f"{self._duckdb_file()}.lock").open("w") as file:
             self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
             yield
+
+    def _duckdb_file(self) -> Path:
+        if (path := self._find_file()) is None:
+            raise UnsupportedDatabase(
+                "The connection leads to no file of DuckDB: set its host to the path of one. A database in memory is "
+                "lost when the process ends"
+            )
+        return path
+
+    def _open(self) -> Any:
+        if self.name != "duckdb":
+            return self._hook.get_conn()
+        return duckdb.open_unchanged(self._duckdb_file(), self._hook.get_conn, lambda opened: opened.close())
 
     def _wait(self, attempt: Callable[[], T]) -> T:
         """Repeat an attempt as long as others have the file of DuckDB open."""
@@ -243,10 +274,12 @@ class Database:
             try:
                 return attempt()
             except Exception as error:
-                if not isinstance(error, BlockingIOError) and not any(text in str(error) for text in _BUSY):
+                is_busy = isinstance(error, BlockingIOError | duckdb.StaleFile)
+                if not is_busy and not any(text in str(error) for text in _BUSY):
                     raise
                 if time.monotonic() > deadline:
-                    raise WarehouseBusy(f"Other programs had the DuckDB file open for {self.timeout:.0f} s") from error
+                    text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
+                    raise WarehouseBusy(f"{text}: {error}") from error
             time.sleep(0.02)
 
 

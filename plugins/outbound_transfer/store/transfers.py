@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from outbound_transfer.client.addresses import normalize_address
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.client.models import Recipient, Transfer
 from outbound_transfer.client.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
@@ -57,6 +58,11 @@ def _is_mostly_before(page: Sequence[Transfer], time: datetime) -> bool:
 def sent_at(transfer: Transfer) -> datetime | None:
     """Return when a transfer was sent; None if unknown."""
     return read_event_time(transfer.sent_at)
+
+
+def _address(email: str) -> str:
+    """Return what two forms of an address have in common; "" for what is stored in the place of one."""
+    return "" if email == ERASED else normalize_address(email)
 
 
 def is_storable(transfer: Transfer) -> bool:
@@ -144,7 +150,7 @@ class TransferTables:
 
     def _update(self, tx: sa.Connection, rows: Iterable[sa.Row[Any]], page: dict[str, Transfer]) -> None:
         """Update the rows that have changed: no status is taken back, and no pickup."""
-        changes, collected = [], []
+        changes = []
         for row in rows:
             transfer = page[row.transfer_id]
             values = {
@@ -155,13 +161,21 @@ class TransferTables:
             is_older = row.status in KNOWN_STATUSES and status_rank(row.status) > status_rank(transfer.status)
             if not is_older and any(value != getattr(row, name) for name, value in values.items()):
                 changes.append({"of_transfer": transfer.id, **values})
-                collected += [transfer] if transfer.picked_up_count > row.picked_up_count else []
         if changes:
             columns = self._transfers.c
             where = (columns.account == self._account) & (columns.transfer_id == sa.bindparam("of_transfer"))
             tx.execute(sa.update(self._transfers).where(where), changes)
-        if collected:
+        if collected := self._with_new_pickups(tx, [page[row.transfer_id] for row in rows]):
             self._update_pickups(tx, collected)
+
+    def _with_new_pickups(self, tx: sa.Connection, transfers: Iterable[Transfer]) -> list[Transfer]:
+        """Return the transfers with more pickups than are stored."""
+        picked_up = {transfer.id: transfer for transfer in transfers if transfer.picked_up_count}
+        columns = self._recipients.c
+        query = sa.select(columns.transfer_id, sa.func.count(columns.picked_up_at)).group_by(columns.transfer_id)
+        where = (columns.account == self._account) & columns.transfer_id.in_(picked_up)
+        counts = dict(tx.execute(query.where(where)).tuples().all()) if picked_up else {}
+        return [each for each in picked_up.values() if each.picked_up_count > counts.get(each.id, 0)]
 
     def _update_pickups(self, tx: sa.Connection, transfers: Sequence[Transfer]) -> None:
         columns = self._recipients.c
@@ -187,15 +201,15 @@ class TransferTables:
     ) -> Iterator[tuple[int, datetime | None]]:
         """Yield position and time of the pickups that are not stored: by address, as a listing has no fixed order.
 
-        An address that is not stored was erased.
+        An address that is not stored was erased, or has an empty text in its place.
         """
-        known = Counter((row.email, row.picked_up_at) for row in stored if row.picked_up_at)
+        known = Counter((_address(row.email), row.picked_up_at) for row in stored if row.picked_up_at)
         waiting = defaultdict[str, list[int]](list)
         for row in stored:
-            waiting[row.email] += [] if row.picked_up_at else [row.position]
+            waiting[_address(row.email)] += [] if row.picked_up_at else [row.position]
         for recipient in listed:
-            at, email = read_event_time(recipient.picked_up_at), self._email(recipient)
-            email = email if email in waiting else ERASED
+            at, email = read_event_time(recipient.picked_up_at), _address(storable_text(recipient.email))
+            email = email if email in waiting else ""
             if at and known[email, at]:
                 known[email, at] -= 1
             elif at and waiting[email]:
@@ -247,12 +261,9 @@ class TransferTables:
                 "account": self._account,
                 "transfer_id": transfer.id,
                 "position": position,
-                "email": self._email(recipient),
+                "email": storable_text(recipient.email) if self._stores_recipients else "",
                 "name": storable_text(recipient.name or "") if self._stores_recipients else "",
                 "picked_up_at": read_event_time(recipient.picked_up_at),
             }
             for position, recipient in enumerate(transfer.recipients, 1)
         ]
-
-    def _email(self, recipient: Recipient) -> str:
-        return storable_text(recipient.email) if self._stores_recipients else ""

@@ -56,6 +56,7 @@ class EventFeedOperator(OutboundTransferOperator):
 
     #: The task makes no delivery.
     owns_delivery = False
+    operator_extra_links = ()
 
     _ingest: FeedIngest
     #: Counts that a deferral brought back.

@@ -58,6 +58,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     )
     #: The task makes no delivery.
     owns_delivery = False
+    operator_extra_links = ()
 
     checks = (ACCOUNT_CHECK, *TABLE_CHECKS)
 

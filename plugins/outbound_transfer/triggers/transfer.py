@@ -16,8 +16,6 @@ from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEven
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.client.models import to_builtins, to_summary_dict
 from outbound_transfer.client.outcomes import OUTCOME_KEY, STATUS_HINTS, TransferOutcome, describe
-from outbound_transfer.delivery.place import find_rows
-from outbound_transfer.delivery.shown import show
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.waiting.rules import SKIP, SUCCEED, Rules, WaitEnd, skip_reason, wait_outcome
@@ -149,6 +147,9 @@ def _new_poll(conn_id: str) -> Poll:
 
 def _open_page(conn_id: str, settings: Settings) -> Show:
     """Return what stores transfers in the table of deliveries; nothing if that cannot be opened."""
+    from outbound_transfer.delivery.place import find_rows  # not with a Dag file: they load SQLAlchemy
+    from outbound_transfer.delivery.shown import show
+
     try:
         rows = find_rows()
     except Exception as error:

@@ -32,8 +32,8 @@ class Wait:
     :param deadline: when the wait times out, after one last poll; seconds since the epoch.
     :param rules: which status ends the wait.
     :ivar seen: the transfer as last read here.
-    :ivar asked: when its status was last known, or read in vain; initially, when the wait began. As all times here, in
-        seconds since the epoch.
+    :ivar asked: when its status was last known, or read in vain; initially, when the wait began, or just before its
+        deadline. As all times here, in seconds since the epoch.
     :ivar end: how it has ended; None before.
     :ivar news: lines for the task's log; then how the wait has ended.
     :raises TypeError, ValueError: an argument is invalid.
@@ -55,6 +55,7 @@ class Wait:
         if not 0 <= interval < inf:
             raise ValueError(f"invalid interval: {interval}")
         self.interval = max(interval, MIN_INTERVAL)
+        self.asked = min(self.asked, self.deadline - 1)  # one that begins after its deadline is read once, too
 
     def is_due(self, origin: float, at: float) -> bool:
         """Return whether to read the transfer: once in each interval, and once at each moment.

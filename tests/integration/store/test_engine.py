@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -9,13 +11,16 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from outbound_transfer.store import duckdb as duckdb_files
 from outbound_transfer.store.engine import Database
-from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
+from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase, words_of
 from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
+from outbound_transfer.warehouse import sockets
 from outbound_transfer.warehouse.errors import WarehouseBusy
 from support.warehouses import Hook, held_by_another_process
 
@@ -234,6 +239,50 @@ def test_a_user_of_mariadb_without_create_is_told(mariadb: Any) -> None:
         tx.execute("DROP USER limited@localhost")
 
 
+def test_a_file_of_sqlite_is_changed_where_tables_are_made_only(store_hook_of: Callable[[str], Hook]) -> None:
+    hook = store_hook_of("sqlite")
+    hook.run("CREATE TABLE of_another_program (id INTEGER)")
+    database = Database(hook, "events or transfers")
+    with database.begin() as tx:
+        assert not sa.inspect(tx).has_table("things")
+    assert hook.fetch("PRAGMA journal_mode") == [("delete",)]
+    database.create_tables(THINGS.metadata)
+    assert hook.fetch("PRAGMA journal_mode") == [("wal",)]
+    add(database)
+    assert read(database, "key") == ["k"]
+
+
+def test_tables_of_mysql_have_a_row_format_for_long_keys_whatever_the_servers_is(mariadb: Any) -> None:
+    hook = Hook("mysql", mariadb.connect)
+    with closing(mariadb.connect()) as connection, connection.cursor() as tx:
+        tx.execute("SET GLOBAL innodb_default_row_format = compact")
+        try:
+            Database(hook, "events or transfers").create_tables(THINGS.metadata)
+        finally:
+            tx.execute("SET GLOBAL innodb_default_row_format = dynamic")
+    query = "SELECT row_format FROM information_schema.tables WHERE table_name = 'things' AND table_schema = database()"
+    assert hook.fetch(query) == [("Dynamic",)]
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg2", "mysqlclient"])
+def test_a_server_that_says_nothing_is_probed(
+    store_hook_of: Callable[[str], Hook], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    probed: list[tuple[int, float]] = []
+    monkeypatch.setattr(sockets, "limit_silence", lambda sock, seconds: probed.append((sock.fileno(), seconds)))
+    database = Database(store_hook_of(name), "events or transfers")
+    for _ in range(2):
+        with database.begin() as tx:
+            tx.scalar(sa.select(sa.literal(1)))
+    assert [seconds for descriptor, seconds in probed if descriptor > 0] == [sockets.IDLE_SECONDS] * 2
+
+
+@pytest.mark.parametrize("state", ["sqlstate", "pgcode"])
+def test_an_error_is_shown_by_class_code_and_first_line(state: str) -> None:
+    error = type("CheckViolation", (Exception,), {state: "23514"})("a rule was broken\nDETAIL: (ann@example.com)")
+    assert words_of(DBAPIError("INSERT", {}, error)) == "CheckViolation 23514: a rule was broken"
+
+
 # ---------------------------------------------------------------------------------------------------------- DuckDB
 
 
@@ -242,18 +291,55 @@ def test_a_duckdb_file_that_a_program_has_open_is_waited_for(store_hook_of: Call
     file = Path(hook.uri.removeprefix("duckdb:///"))
     Database(hook, "events or transfers").create_tables(THINGS.metadata)
     with held_by_another_process(file) as let_go:
-        with pytest.raises(WarehouseBusy, match="Other programs had the DuckDB file open for 0 s"):
+        with pytest.raises(WarehouseBusy, match="was in use for 0 s, by a program"):
             add(Database(hook, "events or transfers", timeout=0.2))
         threading.Timer(0.2, let_go).start()
         add(Database(hook, "events or transfers"))
 
 
 def test_a_database_of_duckdb_that_is_no_file_is_refused() -> None:
-    import duckdb
-
     for uri in ("duckdb:///", "duckdb:///:memory:", "duckdb:///md:acme"):
         with (
             pytest.raises(UnsupportedDatabase, match="leads to no file of DuckDB"),
             Database(Hook("duckdb", duckdb.connect, uri=uri), "events or transfers").begin(),
         ):
             pass
+
+
+def test_a_duckdb_file_that_another_program_changes_while_it_is_opened_is_opened_again(
+    store_hook_of: Callable[[str], Hook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB 2.0.0 reads the header, then locks the file: what was committed in between would be lost."""
+    hook, headers = store_hook_of("duckdb"), []
+    file = Path(hook.uri.removeprefix("duckdb:///"))
+    Database(hook, "events or transfers").create_tables(THINGS.metadata)
+    read_header = duckdb_files.read_header
+
+    def change_after_the_first(path: Path) -> bytes:
+        headers.append(read_header(path))
+        if len(headers) == 1:
+            change = (
+                f"import duckdb; duckdb.connect({str(file)!r}).execute(\"INSERT INTO things (key) VALUES ('other')\")"
+            )
+            subprocess.run([sys.executable, "-c", change], check=True)
+        return headers[-1]
+
+    monkeypatch.setattr(duckdb_files, "read_header", change_after_the_first)
+    database = Database(hook, "events or transfers")
+    add(database, "own")
+    assert len({*headers}) == 2
+    assert read(database, "key") == ["other", "own"]
+
+
+@pytest.mark.parametrize("path", ["~/things.duckdb", "things.duckdb", "folder/../things.duckdb"])
+def test_a_duckdb_file_has_one_lock_however_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    database = Database(Hook("duckdb", lambda: duckdb.connect(path), uri=f"duckdb:///{path}"), "events or transfers")
+    assert not database.is_there()
+    database.create_tables(THINGS.metadata)
+    assert database.is_there()
+    assert (tmp_path / "things.duckdb.lock").exists()

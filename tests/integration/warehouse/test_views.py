@@ -200,6 +200,38 @@ def test_a_pickup_is_of_an_address_and_not_of_a_position(hook: Hook) -> None:
     assert hook.fetch(query) == [("r0@example.com",), ("r2@example.com",)]
 
 
+@pytest.mark.parametrize("stores", [(True, False), (False, True), (False, False)])
+def test_a_pickup_is_stored_whatever_the_option_was(hook: Hook, stores: tuple[bool, bool]) -> None:
+    listed = transfer("x", "pending", -2, 10, None, None)
+    zero, one = listed.recipients
+    taken = replace(one, picked_up_at=at(-1))
+    pages = [(zero, one), (taken, zero), (taken, replace(zero, picked_up_at=at(-0.5)))]
+    for recipients, stores_recipients in zip(pages, (*stores, stores[1]), strict=True):
+        tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW, stores_recipients=stores_recipients)
+        tables.sync_state()
+        tables.save([replace(listed, recipients=recipients)], NOW)
+        tables.save([replace(listed, recipients=recipients)], NOW)
+    rows = hook.fetch("SELECT email, picked_up_at FROM outbound_transfer_recipients ORDER BY position")
+    assert {email for email, _ in rows} == ({"r0@example.com", "r1@example.com"} if stores[0] else {""})
+    assert len({str(time) for _, time in rows} - {"None"}) == 2
+    assert (str(rows[0][1]) > str(rows[1][1])) is stores[0]
+
+
+def test_a_pickup_is_of_an_address_in_whatever_form_it_comes_back(hook: Hook) -> None:
+    tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW)
+    tables.sync_state()
+    listed = transfer("x", "pending", -2, 10, None)
+    other = (Recipient("Ann@Bücher.example"), Recipient("bob@example.com"))
+    tables.save([replace(listed, recipients=other)], NOW)
+    back = (Recipient("bob@example.com"), Recipient("ann@xn--bcher-kva.example", None, at(-1)))
+    tables.save([replace(listed, recipients=back)], NOW)
+    query = "SELECT email FROM outbound_transfer_recipients WHERE picked_up_at IS NOT NULL"
+    assert hook.fetch(query) == [("Ann@Bücher.example",)]
+    hook.run("UPDATE outbound_transfer_recipients SET picked_up_at = NULL")  # the count of the transfer stays
+    tables.save([replace(listed, recipients=back)], NOW)
+    assert hook.fetch(query) == [("Ann@Bücher.example",)]
+
+
 def test_a_listing_of_a_hundred_costs_a_few_statements(hook: Hook) -> None:
     tables = TransferTables(Tables(hook), "acme", "key", clock=lambda: NOW)
     tables.sync_state()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import ssl
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbound_transfer.client import transport
 from outbound_transfer.client.transport import open_client
 from outbound_transfer.exceptions import InvalidSettings
 from outbound_transfer.hooks.connection import settings_from_connection
@@ -149,3 +152,22 @@ def test_a_variable_for_other_addresses_is_no_concern(
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example.com:3128")
     monkeypatch.setenv(variable, value)
     open_client(settings_of()).close()
+
+
+def test_certificates_are_loaded_once_for_each_value_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = list[str | None]()
+
+    def load() -> ssl.SSLContext:
+        loaded.append(os.environ.get("SSL_CERT_FILE"))
+        return ssl.create_default_context()
+
+    transport._tls_context.cache_clear()
+    monkeypatch.setattr(httpx, "create_ssl_context", load)
+    for file in ("a.pem", "b.pem"):
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+        for _ in range(3):
+            open_client(settings_of()).close()
+    open_client(settings_of({"verify": False})).close()
+    open_client(settings_of(host="http://h")).close()
+    transport._tls_context.cache_clear()
+    assert loaded == ["a.pem", "b.pem"]

@@ -178,6 +178,14 @@ async def test_a_deadline_ends_a_wait_while_the_service_says_nothing(monkeypatch
     assert await ends(new_wait("a", time.time() + 0.05), service=service) == ["timeout"]
 
 
+async def test_a_wait_that_begins_after_its_deadline_ends_as_its_transfer_has() -> None:
+    service = Service()
+    service.pending = {"a"}
+    past = [Wait(one, 600, time.time() - 60, Rules()) for one in "ab"]
+    assert await ends(*past, service=service) == ["timeout", "finished"]
+    assert [each.seen and each.seen.status for each in past] == ["pending", "complete"]
+
+
 async def test_a_deadline_ends_a_wait_though_airflow_never_says_what_the_connection_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

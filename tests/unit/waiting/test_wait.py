@@ -66,6 +66,17 @@ def test_the_moments_of_expiry_and_deadline_are_polled_once_each(expiry: int, le
         assert not one.is_due(START - 1e8, at(moment + 0.2))
 
 
+@given(st.integers(0, 10**6))
+def test_a_wait_that_begins_after_its_deadline_is_read_once(late: int) -> None:
+    """A triggerer was down meanwhile."""
+    one = wait(START - late, interval=1e9)
+    assert one.is_due(START - 1e8, at(0))
+    assert one.must_be_read(at(0))
+    one.update(OSError("down"), at(0))
+    assert one.end is None
+    assert not one.is_due(START - 1e8, at(0.1))
+
+
 @pytest.mark.parametrize(
     ("status", "picked_up", "arguments", "end"),
     [

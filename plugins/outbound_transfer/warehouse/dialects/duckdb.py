@@ -11,15 +11,14 @@ import random
 import re
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from sqlalchemy import Table
 
+from outbound_transfer.store.duckdb import StaleFile, open_unchanged
 from outbound_transfer.store.engine import HookLike
 from outbound_transfer.store.errors import UnsupportedDatabase
 from outbound_transfer.warehouse.dialects.base import Connect, Row, WarehouseDialect
@@ -30,13 +29,11 @@ if TYPE_CHECKING:
 
 #: Name of the attached file; no schema should have the same name.
 _NAME: Final = "outbound_transfer_file"
+_DETACH: Final = f"DETACH {_NAME}"
 
 #: Rows of a row group, from DuckDB 1.5 on: a page rewrites the group that it is added to, which stays in memory. The
 #: default of 122,880 makes the file a sixth smaller.
 _ROW_GROUP: Final = 16_384
-
-#: Bytes at the start of a file that every checkpoint changes.
-_HEADER_SIZE: Final = 3 * 4_096
 
 #: What the URI of a hook begins with; the rest is what DuckDB opens.
 _URI: Final = "duckdb:///"
@@ -55,10 +52,6 @@ _MAX_RETRY_DELAY: Final = 0.5
 _PARAMETER_TYPES: Final = {"TIMESTAMP WITH TIME ZONE": "VARCHAR", "JSON": "VARCHAR", "BOOLEAN": "BIGINT"}
 
 
-class _StaleFile(Exception):
-    """Another process has changed the file while it was opened."""
-
-
 class _SharedInstance:
     """An instance of DuckDB; a file is attached to it while there are users."""
 
@@ -68,84 +61,36 @@ class _SharedInstance:
         # Nearly all queries are small: more threads would only wait for one another.
         self._instance, self._path = duckdb.connect(config={**config, "threads": 1}), path
         self._users, self._lock = 0, threading.Lock()
-        self._descriptor: int | None = None
 
     def attach(self) -> None:
         """Attach the file, unless it is attached.
 
-        :raises _StaleFile: DuckDB may have read the file before another process has changed it.
+        :raises StaleFile: DuckDB may have read the file before another process has changed it.
         """
         with self._lock:
             if not self._users:
-                if not self._path.exists():
-                    _create_file(self._path)
-                self._attach(self._read_header())
+                quoted = str(self._path).replace("'", "''")
+                attach = f"ATTACH '{quoted}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP})"
+                open_unchanged(
+                    self._path, lambda: self._instance.execute(attach), lambda _: self._instance.execute(_DETACH)
+                )
             self._users += 1
-
-    def _attach(self, header: bytes) -> None:
-        quoted = str(self._path).replace("'", "''")
-        try:
-            self._instance.execute(f"ATTACH '{quoted}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP})")
-        except Exception as error:
-            if self._read_header() == header:
-                raise
-            raise _StaleFile from error
-        # DuckDB 2.0.0 reads the header before it locks the file. With an outdated one, it would write over what another
-        # process has committed in between.
-        if self._read_header() != header:
-            self._instance.execute(f"DETACH {_NAME}")
-            raise _StaleFile
-
-    def _read_header(self) -> bytes:
-        # Through a descriptor that stays open: at its close, this process would lose its locks of the file (fcntl(2)).
-        if self._descriptor is None or not os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
-            self._close()
-            self._descriptor = os.open(self._path, os.O_RDONLY)
-        return os.pread(self._descriptor, _HEADER_SIZE, 0)
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
     def detach(self) -> None:
         with self._lock:
             self._users -= 1
             if not self._users:
                 try:
-                    self._instance.execute(f"DETACH {_NAME}")
+                    self._instance.execute(_DETACH)
                 except BaseException:
                     self._instance.close()  # releases the file
                     _instances.clear()
                     raise
-                finally:
-                    self._close()
 
     def cursor(self) -> Any:
         tx = self._instance.cursor()
         tx.execute(f"USE {_NAME}")
         return tx
-
-
-def _create_file(path: Path) -> None:
-    """Create a file, under another name first.
-
-    DuckDB looks whether there is a file before it locks it. Of two processes that create one, the later would write an
-    empty database over the tables of the other; and a third would refuse a file that has no header yet.
-    """
-    import duckdb
-
-    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    try:
-        duckdb.connect(new).close()
-        path.hardlink_to(new)
-    except FileExistsError:
-        pass  # another process was faster
-    except Exception:
-        duckdb.connect(path).close()  # says what is wrong, or creates it on a disk without links
-    finally:
-        with suppress(OSError):
-            new.unlink()
 
 
 class _AttachedConnection:
@@ -230,7 +175,7 @@ class DuckDbConnections:
 
 def _is_busy(error: Exception) -> bool:
     # Another process has the file open, an error without a class of its own; or this process opens or closes it now.
-    return isinstance(error, _StaleFile) or "lock on file" in str(error) or _is_open_here(error)
+    return isinstance(error, StaleFile) or "lock on file" in str(error) or _is_open_here(error)
 
 
 def _is_open_here(error: Exception) -> bool:

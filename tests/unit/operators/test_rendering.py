@@ -1,0 +1,105 @@
+"""What Airflow renders of the arguments, in each attempt: nothing else changes, and no secret shows."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import jinja2
+import pytest
+from airflow.sdk import DAG, task
+
+from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.exceptions import InvalidDelivery
+from outbound_transfer.operators.draft import CreateTransferOperator
+from outbound_transfer.operators.new_transfer import new_transfer
+from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.operators.redelivery import remind_recipients
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+NEW: dict[str, Any] = {"subject": "S", "recipients": "ann@example.com"}
+LINES = "a\r\nb\r\n"
+
+
+def rendered(kind: type, context: dict[str, Any] | None = None, **arguments: Any) -> Any:
+    operator = kind(task_id="task", **{**NEW, **arguments})
+    operator.render_template_fields(context or {}, jinja2.Environment())
+    return operator
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_text_that_is_no_template_stays_as_it_is(is_mapped: bool) -> None:
+    files = {"name": "a.csv", "content": LINES}
+    deliver = rendered(DeliverFilesOperator, files=files, _airflow_from_mapped=is_mapped)
+    assert deliver.files["content"].value == LINES
+
+
+def test_content_of_a_template_without_a_value_is_nothing() -> None:
+    files = [{"name": "a.csv", "content": "{{ x }}"}, {"name": "b.csv", "content": "None"}]
+    deliver = rendered(DeliverFilesOperator, {"x": None}, files=files)
+    assert [each["content"].value for each in deliver.files] == [None, "None"]
+
+
+def test_a_recipient_without_a_name_is_not_called_none() -> None:
+    people = [{"email": "ann@example.com", "name": "{{ x }}"}, {"email": "bob@example.com", "name": "None"}]
+    create = rendered(CreateTransferOperator, {"x": None}, recipients=people)
+    assert [each.name for each in new_transfer(create).recipients] == [None, "None"]
+
+
+def test_a_query_for_recipients_is_rendered_anew_in_each_attempt() -> None:
+    operator = CreateTransferOperator(
+        task_id="task", subject="S", recipients=RecipientsFromSql(sql="SELECT '{{ ds }}'", conn_id="c")
+    )
+    found = []
+    for day in ("2026-01-01", "2026-01-02"):
+        attempt = operator.prepare_for_execution()
+        attempt.render_template_fields({"ds": day}, jinja2.Environment())  # type: ignore[typeddict-item]
+        found.append(attempt.recipients.sql)
+    assert found == ["SELECT '2026-01-01'", "SELECT '2026-01-02'"]
+
+
+def test_parameters_of_a_query_keep_their_form() -> None:
+    query = RecipientsFromSql(sql="S", conn_id="c", parameters={"ids": ("a", "{{ b }}"), "more": ["c"]})
+    create = rendered(CreateTransferOperator, {"b": "B"}, recipients=query)
+    from outbound_transfer.operators.masking import unmask
+
+    assert unmask(create.recipients.parameters) == {"ids": ("a", "B"), "more": ["c"]}
+
+
+def test_a_phone_beside_a_template_that_fails_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("outbound_transfer.airflow_compat.names.mask_secret", told.append)
+    with pytest.raises(jinja2.UndefinedError):
+        rendered(CreateTransferOperator, recipients=[{"email": "{{ x.y.z }}", "phone": "555-0199"}])
+    assert "555-0199" in told
+
+
+def test_a_template_that_fails_is_what_the_error_is_about(caplog: pytest.LogCaptureFixture) -> None:
+    @task
+    def people() -> list[str]:
+        return []
+
+    with DAG("dag", schedule=None):
+        create = CreateTransferOperator(task_id="task", subject="{{ x.y.z }}", recipients=people())
+    with caplog.at_level(logging.CRITICAL), pytest.raises(jinja2.UndefinedError):
+        create.render_template_fields({}, jinja2.Environment())
+
+
+@pytest.mark.parametrize("wrong", [{"security": "emial"}, {"archive": "all.tar"}])
+def test_a_function_that_delivers_is_checked_when_the_dag_is_parsed(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidDelivery):
+        _DeliverFilesDecoratedOperator(task_id="task", python_callable=list, **{**NEW, **wrong})
+
+
+def test_a_mapped_delivery_without_a_wait_refuses_what_it_would_ignore() -> None:
+    deliver = DeliverFilesOperator(task_id="task", files="a", accept_partial=True, **NEW, _airflow_from_mapped=True)
+    with pytest.raises(InvalidDelivery, match="accept_partial needs wait=True"):
+        deliver._refuse_ignored()
+
+
+@pytest.mark.parametrize("given", ["files", "transfer_id"])
+def test_a_reminder_is_of_what_was_delivered(given: str) -> None:
+    with DAG("dag", schedule=None):
+        deliver = DeliverFilesOperator(task_id="deliver", files="a.csv", **NEW)
+        with pytest.raises(InvalidDelivery, match=f"{given} cannot be given"):
+            remind_recipients(deliver, **{given: "b.csv"})
