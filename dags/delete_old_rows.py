@@ -26,9 +26,9 @@ newest page of each feed stays, so that the next ingestion goes on as before.
     @task(retries=3, retry_delay=timedelta(minutes=5))
     def delete(sql_conn_id: str, days: int) -> dict[str, int]:
         """Return the number of rows by table."""
+        from outbound_transfer.store.connection import open_tables
+        from outbound_transfer.store.naming import DEFAULT_PREFIX
         from outbound_transfer.store.persons import SqlPersonalData
-        from outbound_transfer.warehouse.connection import open_tables
-        from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
         rows = SqlPersonalData(open_tables(sql_conn_id, prefix=DEFAULT_PREFIX, schema=None), sql_conn_id)
         return rows.delete_before(datetime.now(UTC) - timedelta(days=int(days)), dry_run=False)

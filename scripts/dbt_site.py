@@ -10,7 +10,7 @@ from typing import Final
 
 from docs_site import DBT_DOCS
 
-from outbound_transfer.warehouse.database import Warehouse
+from outbound_transfer.store.schema import Tables
 from support import sample_rows
 from support.dbt_project import Project
 from support.warehouses import duckdb_hook
@@ -21,7 +21,7 @@ COMMANDS: Final = ("deps", "run", "docs generate --static")
 def main() -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "warehouse.duckdb"
-        sample_rows.make_tables(Warehouse(duckdb_hook(file)))
+        sample_rows.make_tables(Tables(duckdb_hook(file)))
         target = {"type": "duckdb", "path": str(file), "schema": "analytics"}
         project = Project(Path(folder), target, {"outbound_transfer_schema": "main"})
         for command, outcome in zip(COMMANDS, project.run(*COMMANDS), strict=True):

@@ -16,8 +16,8 @@ from sqlalchemy import Column, Table
 from outbound_transfer.lake.rows import SCHEMA
 from outbound_transfer.store import tables
 from outbound_transfer.store.deliveries import deliveries_table
+from outbound_transfer.store.naming import DEFAULT_PREFIX
 from outbound_transfer.store.types import FLAG, WHOLE, Time
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"

@@ -85,10 +85,10 @@ def _destination(target: dict[str, Any]) -> Any:
         return IcebergEventDestination(catalog, "lake.events", "bench", keep_snapshots_for=timedelta(0))
     from airflow.sdk import BaseHook
 
-    from outbound_transfer.warehouse.database import Warehouse
-    from outbound_transfer.warehouse.events import EventStore
+    from outbound_transfer.store.events import EventStore
+    from outbound_transfer.store.schema import Tables
 
-    return EventStore(Warehouse(BaseHook.get_hook("warehouse")), "bench")
+    return EventStore(Tables(BaseHook.get_hook("warehouse")), "bench")
 
 
 def theirs(target: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import pytest
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.lake.catalog import open_catalog
+from outbound_transfer.store.errors import NotAnIcebergConnection
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
-from outbound_transfer.warehouse.errors import NotAnIcebergConnection
 from support.iceberg import TABLE, Lake, connection_json, open_lake
 from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, running_s3
 from support.tasks import FakeTaskInstance, SimulatedClock

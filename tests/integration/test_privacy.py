@@ -11,14 +11,14 @@ import pytest
 
 from outbound_transfer.client.events import Page
 from outbound_transfer.client.models import Recipient, Transfer
+from outbound_transfer.store.destination import EventDestination, FeedMaintenance
+from outbound_transfer.store.errors import RowsRefused
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.store.persons import PersonalData, SqlPersonalData
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.transfers import TransferTables
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
-from outbound_transfer.warehouse.errors import RowsRefused
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from support.feed_pages import event, page
 
 ADDRESS = "quasimodo+tag@example.com"
@@ -72,12 +72,12 @@ class Destination(NamedTuple):
 
 @pytest.fixture(params=["sqlite", "duckdb", "psycopg", "mysqlclient"])
 def location(request: pytest.FixtureRequest, hook_of: Any) -> Destination:
-    warehouse = Warehouse(hook_of(request.param))
+    warehouse = Tables(hook_of(request.param))
 
     def feed() -> EventStore:
         return EventStore(warehouse, "acme")
 
-    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse.tables, request.param))
+    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, request.param))
 
 
 def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(location: Destination) -> None:
@@ -119,8 +119,8 @@ def test_another_event_of_an_erased_id_is_another(location: Destination) -> None
 
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb", "psycopg", "mysqlclient"])
 def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: str) -> None:
-    warehouse, now = Warehouse(hook_of(kind)), datetime.now(UTC)
-    store, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse.tables, kind)
+    warehouse, now = Tables(hook_of(kind)), datetime.now(UTC)
+    store, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse, kind)
     other = EventStore(warehouse, "other")
     for feed, pages in ((store, PAGES), (other, (page(0, event(0)),))):
         for each in pages:
@@ -131,7 +131,7 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
     for status in ("complete", "pending"):
         sent = Transfer(status, status, "s", recipients=(Recipient(ADDRESS),), sent_at="2020-01-01T00:00:00Z")
         for account in ("acme", "other"):
-            tables = TransferTables(warehouse.tables, account, "conn")
+            tables = TransferTables(warehouse, account, "conn")
             tables.sync_state()
             tables.save([sent], now)
     before = SqlFeedMaintenance(store).status()

@@ -24,7 +24,7 @@ from outbound_transfer.client.errors import BY_CODE, CODES, ServiceError, error_
 from outbound_transfer.delivery import row
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.queries import errors as query_errors
-from outbound_transfer.warehouse import errors as warehouse_errors
+from outbound_transfer.store import errors as store_errors
 from support.repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -142,7 +142,7 @@ def test_a_code_is_treated_as_its_row_says(code: str) -> None:
 def own_errors() -> dict[str, type]:
     """Every error that leaves this package, is no response of the service, and is not only a family of others."""
     found = {thing for thing in vars(exceptions).values() if inspect.isclass(thing) and issubclass(thing, Exception)}
-    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable, warehouse_errors.InvalidCursor}
+    raised_as_they_are = {errors.InvalidDelivery, errors.SourceUnreadable, store_errors.InvalidCursor}
     leaves = {kind for kind in found if not kind.__subclasses__() and not issubclass(kind, ServiceError)}
     return {kind.__name__: kind for kind in leaves | raised_as_they_are}
 
@@ -154,7 +154,7 @@ def test_the_reference_says_what_to_do(name: str) -> None:
 
 def test_the_reference_has_each_error() -> None:
     found = {row.UnreadableDelivery, task_try.StaleTry, task_loops.TaskInLoop}
-    for module in (errors, warehouse_errors, query_errors):
+    for module in (errors, store_errors, query_errors):
         found |= {
             thing
             for thing in vars(module).values()

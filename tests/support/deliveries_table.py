@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.store.naming import DEFAULT_PREFIX
+from outbound_transfer.store.schema import Tables
 from support import sample_rows
 from support.warehouses import Hook
 
@@ -76,6 +76,6 @@ class DeliveriesTable:
     def fill(self, count: int, **options: Any) -> None:
         """Add so many deliveries and a feed: :func:`.sample_rows.fill`."""
         sample_rows.fill(self._rows, count, self.now(), **options)
-        warehouse = Warehouse(self.hook)
+        warehouse = Tables(self.hook)
         sample_rows.make_tables(warehouse)
         sample_rows.add_feed(warehouse, self.now())

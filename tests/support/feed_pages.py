@@ -13,13 +13,13 @@ import psycopg.rows
 import psycopg2.extras
 
 from outbound_transfer.client.events import Page, read_page
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.events import EventStore
-from support.warehouses import Hook, ObservedConnection
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.schema import Tables
+from support.warehouses import Hook, observe
 
 
 def tables(hook: Any, feed: str = "acme", **options: Any) -> EventStore:
-    return EventStore(Warehouse(hook, **options), feed)
+    return EventStore(Tables(hook, **options), feed)
 
 
 def page(cursor: int, *lines: bytes, next_cursor: int | None = None, has_more: bool = False) -> Page:
@@ -46,7 +46,7 @@ IDS = "SELECT event_id FROM outbound_transfer_events ORDER BY cursor_from, line_
 CURSOR = 'SELECT "cursor" FROM outbound_transfer_feed_cursor'
 
 
-TABLE_NAMES = ("events", "feed_cursor", "feed_polls", "rejected_lines", "schema_version")
+TABLE_NAMES = ("events", "feed_cursor", "feed_polls", "rejected_lines")
 
 
 REJECTED = "SELECT raw FROM outbound_transfer_rejected_lines ORDER BY cursor_from, line_number"
@@ -67,8 +67,7 @@ class Faulty:
 
     def tables(self, hook: Hook) -> EventStore:
         feed = tables(hook)
-        connect = feed.warehouse.connect
-        feed.warehouse.connect = lambda: ObservedConnection(connect(), self.step)
+        observe(feed.database, self.step)
         return feed
 
     def step(self, what: str, run: Callable[[], Any]) -> Any:

@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.store.schema import GROUPS, TableGroup
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.schema import GROUPS, TableGroup, Tables
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT
@@ -43,8 +42,8 @@ class RunLocation:
     def hook(self) -> Hook:
         return hook_at(self.driver, self.database)
 
-    def warehouse(self, prefix: str) -> Warehouse:
-        return Warehouse(self.hook(), prefix=prefix)
+    def warehouse(self, prefix: str) -> Tables:
+        return Tables(self.hook(), prefix=prefix)
 
 
 class Crowd:
@@ -88,22 +87,21 @@ def _do(what: Callable[..., None], *arguments: Any) -> str:
 
 def create_table(number: int, place: RunLocation) -> None:
     """Create a table of its own, in a database that may not be there yet."""
-    warehouse = place.warehouse("")
-    with warehouse.transaction() as tx:
-        tx.execute(f"CREATE TABLE own_{number} (number INTEGER)")
+    with place.warehouse("").database.begin() as tx:
+        tx.exec_driver_sql(f"CREATE TABLE own_{number} (number INTEGER)")
 
 
 def increment(number: int, place: RunLocation, times: int) -> None:
     """Count in a table, one transaction after the other."""
     warehouse = place.warehouse("")
     for _ in range(times):
-        with warehouse.transaction() as tx:
-            tx.execute("UPDATE counter SET number = number + 1")
+        with warehouse.database.begin() as tx:
+            tx.exec_driver_sql("UPDATE counter SET number = number + 1")
 
 
 def use_tables(number: int, place: RunLocation, prefix: str, group: str) -> None:
     """Create a group of tables."""
-    _use(place, prefix, next(each for each in GROUPS if each.name == group))
+    place.warehouse(prefix).create(GROUPS[group])
 
 
 def use_all_tables(number: int, place: RunLocation, prefix: str) -> None:
@@ -125,4 +123,4 @@ def load_feed(number: int, place: RunLocation, prefix: str) -> None:
     """Load the first page of the feed of an account of its own."""
     feed = EventStore(place.warehouse(prefix), f"account {number}")
     assert feed.get_or_create_cursor() == 0
-    assert feed.load_page(PAGES[0]) == 3
+    assert feed.load_page(PAGES[0]).new_events == 3

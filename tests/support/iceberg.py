@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from outbound_transfer.client.events import Page
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
-from outbound_transfer.warehouse.errors import CursorMoved
+from outbound_transfer.store.errors import CursorMoved
 from support.feed_pages import events, page
 from support.timeouts import TEST_TIMEOUT
 
@@ -36,7 +36,7 @@ _IMPORTED_ONCE = [
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
     "outbound_transfer.lake.iceberg_maintenance",
-    "outbound_transfer.warehouse.events",
+    "outbound_transfer.store.events",
 ]
 
 

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from outbound_transfer.client.events import Event, Page
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import RECIPIENTS, TRANSFERS
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.timestamps import format_timestamp
 from support import sample_rows
 
 FAILED_AUTHENTICATION: Final = "authentication_failed"
@@ -40,17 +39,17 @@ _EVENTS: Final = (
 SENT: Final = (10, 9, 5, 1)
 
 
-def fill(warehouse: Warehouse, now: datetime) -> None:
+def fill(warehouse: Tables, now: datetime) -> None:
     """Make the tables and fill them with these transfers and events, of days before ``now``."""
     sample_rows.make_tables(warehouse)
-    seen = format_timestamp(now)
+    seen = now
     transfers, recipients = [], []
     for number, (account, status, days_ago, time, seconds) in enumerate(_TRANSFERS):
         sent, key = _at(now, days_ago, time), (account, f"t{number}")
         expires = sent + timedelta(days=3 if status == "expired" else 14)
-        times = [None if each is None else format_timestamp(sent + timedelta(seconds=each)) for each in seconds]
+        times = [None if each is None else sent + timedelta(seconds=each) for each in seconds]
         counts = len(times), sum(each is not None for each in times)
-        span = format_timestamp(sent), format_timestamp(expires)
+        span = sent, expires
         transfers.append((*key, sample_rows.CONN_ID, status, f"Report {number}", *span, *counts, seen, seen))
         # Both addresses of a transfer may be the same.
         recipients += [(*key, at, "ann@example.com", "Ann", each) for at, each in enumerate(times, 1)]

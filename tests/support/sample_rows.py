@@ -18,10 +18,9 @@ from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory
 from outbound_transfer.files.attached import Held
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.schema import FEED, LISTING
-from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS, Table
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.store.schema import FEED, LISTING, Tables
+from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS
+from outbound_transfer.store.values import format_timestamp, parse_timestamp
 
 ACCOUNT = "account.example.com"
 CONN_ID = "outbound_transfer_default"
@@ -30,10 +29,9 @@ PEOPLE = ("ann", "bob", "carla", "dmitri", "eve")
 AT_ONCE = 5_000
 
 
-def make_tables(warehouse: Warehouse) -> None:
+def make_tables(warehouse: Tables) -> None:
     """Make the tables of the listing and the feed."""
-    for part in (LISTING, FEED):
-        warehouse.tables.create(part)
+    warehouse.create((*LISTING, *FEED))
 
 
 def delivery(transfer_id: str, now: datetime, *, files: Any = None, **values: Any) -> dict[str, Any]:
@@ -90,9 +88,11 @@ def add(rows: Deliveries, made: Sequence[dict[str, Any]]) -> None:
         tx.execute(sa.insert(rows.table), made)
 
 
-def insert(warehouse: Warehouse, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-    with warehouse.transaction() as cursor:
-        warehouse.insert(cursor, table, rows)
+def insert(warehouse: Tables, table: sa.Table, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows, whose values are in the order of the columns."""
+    names = table.columns.keys()
+    with warehouse.database.begin() as tx:
+        tx.execute(sa.insert(warehouse.named(table)), [dict(zip(names, row, strict=True)) for row in rows])
 
 
 def fill(
@@ -105,19 +105,19 @@ def fill(
         add(rows, made[at : at + AT_ONCE])
 
 
-def fill_listing(warehouse: Warehouse, count: int, now: datetime, *, days: float = 30, seed: int = 7) -> None:
+def fill_listing(warehouse: Tables, count: int, now: datetime, *, days: float = 30, seed: int = 7) -> None:
     """Add the transfers and recipients of ``count`` deliveries, as a listing has them, and a feed."""
     make_tables(warehouse)
     made = [row for row in _deliveries(random.Random(seed), count, now, days, ("dag",), ()) if row["sent_at"]]
-    seen = format_timestamp(now - timedelta(minutes=1))
+    seen = now - timedelta(minutes=1)
     counts = ("recipient_count", "picked_up_count")
     transfers = [
-        (ACCOUNT, row["transfer_id"], CONN_ID, row["status"], "Report", format_timestamp(row["sent_at"]),
-         format_timestamp(row["expires_at"]), *(row[name] for name in counts), seen, seen)
+        (ACCOUNT, row["transfer_id"], CONN_ID, row["status"], "Report", row["sent_at"],
+         row["expires_at"], *(row[name] for name in counts), seen, seen)
         for row in made
     ]  # fmt: skip
     recipients = [
-        (ACCOUNT, row["transfer_id"], at, each["email"], each["name"], each["picked_up_at"])
+        (ACCOUNT, row["transfer_id"], at, each["email"], each["name"], parse_timestamp(each["picked_up_at"]))
         for row in made
         for at, each in enumerate(json.loads(row["recipients"]), 1)
     ]
@@ -175,10 +175,10 @@ def _status(chance: random.Random, collected: int, recipients: int, is_over: boo
     return "expired" if is_over else "partial" if collected else "pending"
 
 
-def add_feed(warehouse: Warehouse, now: datetime) -> None:
-    insert(warehouse, FEED_CURSOR, [(ACCOUNT, 48_213, format_timestamp(now - timedelta(seconds=40)))])
+def add_feed(warehouse: Tables, now: datetime) -> None:
+    insert(warehouse, FEED_CURSOR, [(ACCOUNT, 48_213, now - timedelta(seconds=40))])
     polls = [
-        (uuid.uuid4().hex, ACCOUNT, format_timestamp(now - timedelta(seconds=40 + 90 * number)), "poll", 200, 12, 12, 0,
+        (uuid.uuid4().hex, ACCOUNT, now - timedelta(seconds=40 + 90 * number), "poll", 200, 12, 12, 0,
          48_201 - 12 * number, 48_213 - 12 * number, 0, None)
         for number in range(100)
     ]  # fmt: skip
@@ -186,5 +186,5 @@ def add_feed(warehouse: Warehouse, now: datetime) -> None:
     insert(
         warehouse,
         REJECTED_LINES,
-        [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", format_timestamp(now - timedelta(days=1)))],
+        [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", now - timedelta(days=1))],
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import duckdb
 import psycopg.rows
 import psycopg2.extras
 
-from outbound_transfer.warehouse.dialects import dialect_of
+from outbound_transfer.store.engine import Database
 
 
 @dataclass
@@ -30,18 +31,21 @@ class Hook:
     def get_uri(self) -> str:
         return self.uri
 
-    @cached_property
-    def connect(self) -> Callable[[], Any]:
-        dialect = dialect_of(self)
-        open_connection = dialect.connection_factory(self)
-
-        def connect() -> Any:
-            connection = open_connection()
-            if dialect.name == "mysql":  # otherwise the server's defaults decide what is read
-                dialect.configure_connection(connection)
+    def connect(self) -> Any:
+        """Open a connection, as soon as no other process has the file of DuckDB open."""
+        while True:
+            try:
+                connection = self.get_conn()
+            except duckdb.IOException as error:
+                if "lock on file" not in str(error):
+                    raise
+                time.sleep(0.01)
+                continue
+            if self.dialect_name == "mysql":  # otherwise the server's defaults decide what is read
+                connection.set_character_set("utf8mb4")
+                connection.query("SET NAMES utf8mb4 COLLATE utf8mb4_nopad_bin")
+                connection.query("SET SESSION time_zone = '+00:00', autocommit = 0")
             return connection
-
-        return connect
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
@@ -60,25 +64,24 @@ class Hook:
             cursor.execute("SET SESSION sql_mode = 'TRADITIONAL,ANSI_QUOTES,PIPES_AS_CONCAT'")
 
 
-class ObservedConnection:
-    """A connection or cursor whose statements and commits are steps.
+def observe(database: Database, step: Callable[[str, Callable[[], Any]], Any]) -> None:
+    """Make a step of each statement and commit of a database.
 
     :param step: is given each one's text, and what does it, in place of it.
     """
+    make_engine = database._make_engine
 
-    def __init__(self, inner: Any, step: Callable[[str, Callable[[], Any]], Any]) -> None:
-        self.__dict__.update(inner=inner, step=step)
+    def make() -> Any:
+        engine = make_engine()
+        for name in ("do_execute", "do_executemany", "do_execute_no_params", "do_commit"):
+            setattr(engine.dialect, name, partial(_step, getattr(engine.dialect, name), name, step))
+        return engine
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if name == "cursor":
-            return lambda: ObservedConnection(found(), self.step)
-        if name in ("execute", "executemany", "copy", "copy_expert", "commit"):
-            return lambda *args: self.step(str(args[0]) if args else name, lambda: found(*args))
-        return found
+    database._make_engine = make  # type: ignore[method-assign]
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.inner, name, value)
+
+def _step(run: Callable[..., Any], name: str, step: Callable[[str, Callable[[], Any]], Any], *args: Any) -> Any:
+    return step("commit" if name == "do_commit" else args[1], lambda: run(*args))
 
 
 def refuse_rows(connect: Callable[[], Any], dialect_name: str, pattern: str, column: str = "type") -> None:

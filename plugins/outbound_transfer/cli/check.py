@@ -20,7 +20,7 @@ from outbound_transfer.cli.commands import (
     NO_FEED,
     find_kind,
     open_feed,
-    open_feed_warehouse,
+    open_feed_tables,
     open_sql_feed,
     with_connections,
 )
@@ -31,10 +31,9 @@ from outbound_transfer.delivery.row import Row
 from outbound_transfer.hooks.health import check_service
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability.findings import Finding, Health, exit_status
-from outbound_transfer.store.schema import ACCOUNTS_GROUP, FEED, LISTING
-from outbound_transfer.warehouse.config import table_naming
-from outbound_transfer.warehouse.health import check_feed, check_tables, describe_failure
-from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer.store.config import table_naming
+from outbound_transfer.store.health import check_feed, check_tables, describe_failure
+from outbound_transfer.store.values import utc_now
 
 if TYPE_CHECKING:
     from outbound_transfer.client.settings import Settings
@@ -155,11 +154,11 @@ def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Fin
         found = {"sql_conn_id": place.conn_id, "table_prefix": names["prefix"], "schema": names["schema"]}
         arguments = Namespace(**{**vars(arguments), **found})
     if find_kind(arguments) == "sql_conn_id":
-        name, warehouse = f"connection '{arguments.sql_conn_id}'", open_feed_warehouse(arguments)
-        yield _run(name, lambda: check_tables("warehouse", name, warehouse.tables, (ACCOUNTS_GROUP, FEED, LISTING)))
-        if not warehouse.tables.database.is_there():
+        name, tables = f"connection '{arguments.sql_conn_id}'", open_feed_tables(arguments)
+        yield _run(name, lambda: check_tables("warehouse", name, tables))
+        if not tables.database.is_there():
             raise SystemExit(NO_FEED)
-        yield _run(name, lambda: check_feed(open_sql_feed(warehouse, arguments), utc_now()))
+        yield _run(name, lambda: check_feed(open_sql_feed(tables, arguments), utc_now()))
     else:
         name = f"connection '{arguments.iceberg_conn_id}'"
         feed = _run(name, lambda: open_feed(arguments))

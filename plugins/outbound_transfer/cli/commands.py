@@ -23,16 +23,14 @@ from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.forget import forget
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.store.errors import words_of
+from outbound_transfer.store.connection import open_tables
+from outbound_transfer.store.destination import FeedMaintenance
+from outbound_transfer.store.errors import InvalidCursor, words_of
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.values import utc_now
 from outbound_transfer.store.views import create_views, render_views
-from outbound_transfer.warehouse.connection import open_tables, open_warehouse
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import FeedMaintenance
-from outbound_transfer.warehouse.errors import InvalidCursor
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
-from outbound_transfer.warehouse.timestamps import utc_now
 
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
@@ -214,19 +212,14 @@ def find_kind(arguments: Namespace) -> str:
     return given[0]
 
 
-def open_feed_warehouse(arguments: Namespace) -> Warehouse:
-    """Return the SQL database of a feed, without connecting."""
-    return open_warehouse(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
-
-
 def open_feed_tables(arguments: Namespace) -> Tables:
     """Return the tables that a command names, without connecting."""
     return open_tables(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
 
 
-def open_sql_feed(warehouse: Warehouse, arguments: Namespace) -> FeedMaintenance:
+def open_sql_feed(tables: Tables, arguments: Namespace) -> FeedMaintenance:
     """Return the feed that a command is about."""
-    return SqlFeedMaintenance(EventStore(warehouse, _account(arguments, lambda: list_feeds(warehouse))))
+    return SqlFeedMaintenance(EventStore(tables, _account(arguments, lambda: list_feeds(tables))))
 
 
 def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
@@ -243,7 +236,7 @@ def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
 
 #: The option that says where a feed is, and what opens it.
 KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
-    "sql_conn_id": lambda arguments: open_sql_feed(open_feed_warehouse(arguments), arguments),
+    "sql_conn_id": lambda arguments: open_sql_feed(open_feed_tables(arguments), arguments),
     "iceberg_conn_id": _open_iceberg_feed,
 }
 

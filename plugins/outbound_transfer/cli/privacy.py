@@ -12,11 +12,11 @@ from outbound_transfer.client.addresses import is_plain_address
 from outbound_transfer.client.wording import pluralize
 from outbound_transfer.delivery.personal_data import DeliveriesPersonalData
 from outbound_transfer.delivery.place import find_deliveries
+from outbound_transfer.store.config import table_naming
+from outbound_transfer.store.connection import open_tables
 from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.store.persons import PersonalData, SqlPersonalData
-from outbound_transfer.warehouse.config import table_naming
-from outbound_transfer.warehouse.connection import open_tables
-from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer.store.values import utc_now
 
 
 @with_connections

@@ -15,7 +15,7 @@ from outbound_transfer.delivery.decision import Act, Phase
 from outbound_transfer.delivery.delivery import Delivery
 from outbound_transfer.delivery.row import Memory, Row, describe
 from outbound_transfer.observability import metrics
-from outbound_transfer.warehouse.errors import DeliveryKeyInUse
+from outbound_transfer.store.errors import DeliveryKeyInUse
 
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from outbound_transfer.store.config import SqliteFileHook, deliveries_conn_id, find_local_file, table_naming
 from outbound_transfer.store.errors import NoDeliveriesTable
-from outbound_transfer.warehouse.config import deliveries_conn_id, table_naming
-from outbound_transfer.warehouse.local_file import SqliteFileHook, find_local_file
 
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries
@@ -36,8 +35,8 @@ class DeliveriesPlace(NamedTuple):
         """
         # These import SQLAlchemy, which a Dag file that only names an operator does not need.
         from outbound_transfer.airflow_compat.connections import with_parsed_extra
+        from outbound_transfer.store.connection import find_connection, sql_hook
         from outbound_transfer.store.deliveries import Deliveries
-        from outbound_transfer.warehouse.connection import find_connection, sql_hook
 
         names = table_naming()
         if self.file:

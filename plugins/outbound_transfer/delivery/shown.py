@@ -12,11 +12,10 @@ from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.delivery.place import find_rows
 from outbound_transfer.observability import metrics
+from outbound_transfer.store.config import stores_recipients
 from outbound_transfer.store.personal_data import ADDRESS
 from outbound_transfer.store.rows import Shown
-from outbound_transfer.warehouse.config import stores_recipients
-from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.timestamps import parse_event_timestamp, parse_timestamp
+from outbound_transfer.store.values import parse_event_timestamp, parse_timestamp, storable_text
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import Transfer

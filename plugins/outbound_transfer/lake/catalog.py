@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from outbound_transfer.airflow_compat.names import BaseHook, mask_secret
-from outbound_transfer.warehouse.errors import NotAnIcebergConnection
+from outbound_transfer.store.errors import NotAnIcebergConnection
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

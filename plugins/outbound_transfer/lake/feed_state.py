@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from outbound_transfer.client.events import Page
-from outbound_transfer.warehouse.errors import InvalidCursor
+from outbound_transfer.store.errors import InvalidCursor
 
 _PREFIX: Final = "outbound-transfer."
 _CURSOR: Final = f"{_PREFIX}cursor."

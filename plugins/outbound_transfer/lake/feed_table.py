@@ -25,8 +25,8 @@ from pyiceberg.transforms import DayTransform
 
 from outbound_transfer.lake.feed_state import COMMIT, find_commit
 from outbound_transfer.lake.rows import SCHEMA
-from outbound_transfer.warehouse.errors import UnusableTable, WarehouseBusy
-from outbound_transfer.warehouse.naming import check_table
+from outbound_transfer.store.errors import UnusableTable, WarehouseBusy
+from outbound_transfer.store.naming import check_table
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,15 @@ from outbound_transfer.client.events import Page
 from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.rows import SCHEMA, page_table
-from outbound_transfer.warehouse.destination import (
+from outbound_transfer.store.destination import (
     EventDestination,
+    Loaded,
     check_account,
     check_address,
+    check_rejected,
 )
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName
-from outbound_transfer.warehouse.timestamps import format_timestamp, utc_now
+from outbound_transfer.store.errors import CursorMoved, InvalidCursor, InvalidName
+from outbound_transfer.store.values import format_timestamp, utc_now
 
 #: How long a snapshot is left to its readers.
 KEEP_SNAPSHOTS_FOR: Final = timedelta(hours=1)
@@ -97,20 +99,21 @@ class IcebergEventDestination(EventDestination):
         stamped = replace(state, commit=commit_id, updated_at=format_timestamp(self.now()))
         return Change(stamped.as_properties(self.account), append, delete)
 
-    def load_page(self, page: Page) -> int:
+    def load_page(self, page: Page, max_rejected: int | None = None) -> Loaded:
+        check_rejected(page, max_rejected)
         now = self.now()
         rows = page_table(self.account, page, now)
         if not rows.num_rows:
             state = self._state_at(self.table.load(), page.cursor)
             if state.after(page) == state:
-                return 0
+                return Loaded(page, 0)
 
         def plan(table: Table, commit_id: str) -> Change:
             state = self._state_at(table, page.cursor).after(page)
             return self.change(state, commit_id, append=rows)
 
         self.table.commit(plan, expire_before=now - self._keep_snapshots_for)
-        return int(rows.num_rows) - len(page.rejected)
+        return Loaded(page, int(rows.num_rows) - len(page.rejected))
 
     def _state_at(self, table: Table, position: int) -> FeedState:
         """Return the state of the feed.

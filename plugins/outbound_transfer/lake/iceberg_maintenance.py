@@ -15,15 +15,15 @@ from pyiceberg.table import Table
 from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts, read_state
 from outbound_transfer.lake.feed_table import Change, FeedTable, filters
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.warehouse.destination import (
+from outbound_transfer.store.destination import (
     FeedMaintenance,
     FeedPosition,
     FeedStatus,
     check_cursor,
     check_expected,
 )
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor
-from outbound_transfer.warehouse.timestamps import format_timestamp
+from outbound_transfer.store.errors import CursorMoved, InvalidCursor
+from outbound_transfer.store.values import format_timestamp
 
 
 def list_feeds_of(catalog: Catalog, table: str) -> list[str]:

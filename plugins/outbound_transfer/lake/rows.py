@@ -11,7 +11,7 @@ import pyarrow as pa
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.store.event_content import content_digest
 from outbound_transfer.store.tables import PERSONAL_DATA
-from outbound_transfer.warehouse.timestamps import parse_event_timestamp
+from outbound_transfer.store.values import parse_event_timestamp
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 

@@ -11,8 +11,8 @@ from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.models import resolve_transfer_id
 from outbound_transfer.files.content import Content
 from outbound_transfer.operators.masking import MaskedValue, is_template
-from outbound_transfer.warehouse.destination import check_account
-from outbound_transfer.warehouse.naming import check_prefix, check_schema
+from outbound_transfer.store.destination import check_account
+from outbound_transfer.store.naming import check_prefix, check_schema
 
 if TYPE_CHECKING:
     from airflow.sdk import XComArg

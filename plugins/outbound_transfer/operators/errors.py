@@ -61,8 +61,7 @@ def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
     """
     from sqlalchemy.exc import DBAPIError
 
-    from outbound_transfer.store.errors import DatabaseFailed, words_of
-    from outbound_transfer.warehouse.errors import CursorMoved, WarehouseBusy, WarehouseError
+    from outbound_transfer.store.errors import CursorMoved, DatabaseFailed, WarehouseBusy, WarehouseError, words_of
 
     try:
         with fail_without_retry():

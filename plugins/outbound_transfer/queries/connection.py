@@ -14,8 +14,7 @@ from outbound_transfer.queries.drivers import check_exact, open_cursor
 from outbound_transfer.queries.errors import QueryError, QueryFailed, describe_error
 from outbound_transfer.queries.rows import Batch, Result
 from outbound_transfer.queries.values import normalize_column
-from outbound_transfer.warehouse.connection import find_connection, sql_hook
-from outbound_transfer.warehouse.sockets import probe_server
+from outbound_transfer.store.connection import find_connection, sql_hook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -55,7 +54,6 @@ def query_result(
     hook = sql_hook(airflow_connection, hook_params)
     with _worded_errors(airflow_connection, "cannot be opened"):
         opened = hook.get_conn()
-    probe_server(opened)
     worded = partial(_worded_errors, airflow_connection, is_personal=is_personal)
     cursor: Any = None
     try:

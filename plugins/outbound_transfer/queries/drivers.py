@@ -16,8 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from outbound_transfer.queries.errors import QueryFailed, ResultNotWritable
-from outbound_transfer.store.errors import UnsupportedDatabase
-from outbound_transfer.warehouse.dialects.refused import check_driver
 
 #: Dates, times, and intervals of days and less, as PostgreSQL writes them by default: Python has exact types for these.
 _EXACT: Final = re.compile(
@@ -164,11 +162,11 @@ def _or_text(convert: Callable[[str], Any], text: str) -> Any:
     return text if value is None else value
 
 
-def _refuse_mysql_connector(connection: Any) -> Any:
-    try:
-        check_driver(connection)
-    except UnsupportedDatabase as error:
-        raise QueryFailed(str(error)) from None
+def _refuse_mysql_connector(_: Any) -> Any:
+    raise QueryFailed(
+        "The connection's driver is mysql-connector-python, and this package knows mysqlclient: take the field client "
+        "out of the connection's extra"
+    )
 
 
 #: By the package of the connection's class.

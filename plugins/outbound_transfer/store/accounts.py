@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from outbound_transfer.store.schema import ACCOUNTS_GROUP, Tables
+from outbound_transfer.store.destination import check_address
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import ACCOUNTS
-from outbound_transfer.warehouse.destination import check_address
-from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer.store.values import utc_now
 
 
 def bind_account(tables: Tables, account: str, address: str) -> None:
@@ -15,7 +15,7 @@ def bind_account(tables: Tables, account: str, address: str) -> None:
 
     :raises OtherAccount: it is bound to another one.
     """
-    tables.create(ACCOUNTS_GROUP)
+    tables.create([ACCOUNTS])
     bound = tables.database.retry(lambda: _find_or_insert(tables, account, address))
     check_address(account, bound, address, f"delete its row in the table {tables.named(ACCOUNTS).name}")
 
@@ -31,7 +31,7 @@ def _find_or_insert(tables: Tables, account: str, address: str) -> str:
 
 def read_address(tables: Tables, account: str) -> str | None:
     """Return the site address that an account's name is bound to; None if it is not bound."""
-    if tables.version(ACCOUNTS_GROUP) is None:
+    if not tables.exist([ACCOUNTS]):
         return None
     accounts = tables.named(ACCOUNTS)
     with tables.database.begin() as tx:

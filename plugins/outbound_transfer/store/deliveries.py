@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -27,7 +24,7 @@ from outbound_transfer.client.outcomes import (
     status_rank,
 )
 from outbound_transfer.store.engine import Database
-from outbound_transfer.store.errors import DeliveriesUnavailable, UnusableDatabase, words_of
+from outbound_transfer.store.errors import DeliveriesUnavailable, words_of
 from outbound_transfer.store.personal_data import ERASED
 from outbound_transfer.store.rows import Kept, Shown, Stored
 from outbound_transfer.store.types import FLAG, WHOLE, Text, Time
@@ -121,20 +118,15 @@ class Deliveries:
         timeout: float = 30.0,
     ) -> None:
         self.name, self._patience = name, PATIENCE if patience is None else patience
-        self.database, self._hook = Database(hook, "deliveries", timeout=timeout), hook
+        self.database = Database(hook, "deliveries", timeout=timeout)
         self.table = deliveries_table(prefix, schema)
         self._is_created = False
 
     def is_made(self) -> bool:
         """Return whether the table is there. Nothing is created: neither the table, nor the file of SQLite."""
-        if self.database.name == "sqlite":
-            file = Path(sa.make_url(self._hook.get_uri()).database or "")
-            if not file.is_file():
-                return False
-            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
-                query = "SELECT count(*) FROM sqlite_master WHERE name = ?"
-                return bool(database.execute(query, (self.table.name,)).fetchone()[0])
-        with self.database.begin() as tx:
+        if not self.database.is_there():
+            return False
+        with self.database.begin(reads_only=True) as tx:
             return sa.inspect(tx).has_table(self.table.name, self.table.schema)
 
     def read(self, key: str) -> tuple[int, str]:
@@ -321,14 +313,7 @@ class Deliveries:
 
         :raises UnusableDatabase: it is another one of this name.
         """
-        self.database.create_tables(self.table.metadata)
-        with self.database.begin() as tx:
-            found = {column["name"] for column in sa.inspect(tx).get_columns(self.table.name, self.table.schema)}
-        if missing := sorted(set(self.table.columns.keys()) - found):
-            raise UnusableDatabase(
-                f"The table {self.table.name} of {self.name} is another one: it has no {', '.join(missing)}. Rename "
-                "it, or set deliveries_table_prefix"
-            )
+        self.database.create_tables([self.table])
         self._is_created = True
 
     def _log_wait(self, state: RetryCallState) -> None:

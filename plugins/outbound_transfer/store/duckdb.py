@@ -1,14 +1,9 @@
-"""DuckDB's files; and DuckDB for SQLAlchemy: PostgreSQL's SQL, which it reads, over the connection of a hook."""
+"""DuckDB for SQLAlchemy: PostgreSQL's SQL, which it reads, over the connection of a hook."""
 
 from __future__ import annotations
 
-import os
-import threading
-import uuid
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import registry
@@ -17,90 +12,19 @@ from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGIdentif
 #: The URL of the dialect: the package duckdb-engine has the shorter name.
 URL: Final = "outbound_transfer_duckdb://"
 
-T = TypeVar("T")
-
-#: Bytes at the start of a file that every checkpoint changes.
-_HEADER_SIZE: Final = 3 * 4_096
-
-#: A descriptor of each file that was opened. They stay open: at the close of any, this process would lose its locks of
-#: the file (fcntl(2)).
-_descriptors: Final[dict[Path, int]] = {}
-_lock: Final = threading.Lock()
-
-
-class StaleFile(Exception):
-    """Another process has changed the file while it was opened."""
-
-
-def open_unchanged(path: Path, open_file: Callable[[], T], close_file: Callable[[T], object]) -> T:
-    """Open a file, and close it if another process has changed it meanwhile; create it if it is missing.
-
-    DuckDB 2.0.0 reads the header before it locks the file. With an outdated one, it would write over what another
-    process has committed in between.
-
-    :return: what ``open_file`` returns.
-    :raises StaleFile: DuckDB may have read the file before another process has changed it.
-    """
-    if not path.exists():
-        _create_file(path)
-    header = read_header(path)
-    try:
-        opened = open_file()
-    except Exception as error:
-        if read_header(path) == header:
-            raise
-        raise StaleFile from error
-    if read_header(path) != header:
-        close_file(opened)
-        raise StaleFile
-    return opened
-
-
-def read_header(path: Path) -> bytes:
-    """Return the bytes at the start of a file that every checkpoint changes."""
-    with _lock:
-        descriptor = _descriptors.get(path)
-        if descriptor is None or not os.path.samestat(os.fstat(descriptor), path.stat()):
-            if descriptor is not None:  # of another file, which had this path
-                os.close(_descriptors.pop(path))
-            descriptor = _descriptors[path] = os.open(path, os.O_RDONLY)
-        return os.pread(descriptor, _HEADER_SIZE, 0)
-
-
-def _create_file(path: Path) -> None:
-    """Create a file, under another name first.
-
-    DuckDB looks whether there is a file before it locks it. Of two processes that create one, the later would write an
-    empty database over the tables of the other; and a third would refuse a file that has no header yet.
-    """
-    import duckdb
-
-    new = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    try:
-        duckdb.connect(new).close()
-        path.hardlink_to(new)
-    except FileExistsError:
-        pass  # another process was faster
-    except Exception:
-        duckdb.connect(path).close()  # says what is wrong, or creates it on a disk without links
-    finally:
-        with suppress(OSError):
-            new.unlink()
-
 
 class Connection:
     """A connection that is its own cursor: DuckDB's cursors have transactions of their own."""
 
     def __init__(self, connection: Any) -> None:
-        self._connection, self.cursor, self.rowcount, self.description = (
-            connection,
-            lambda: _Cursor(connection),
-            -1,
-            None,
-        )
+        self._connection, self.rowcount, self.description = connection, -1, None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
+
+    def cursor(self) -> _Cursor:
+        """Return a cursor of the same transaction."""
+        return _Cursor(self._connection)
 
 
 class _Cursor(Connection):

@@ -7,19 +7,20 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from outbound_transfer.observability import metrics
 from outbound_transfer.store import duckdb
-from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase
-from outbound_transfer.warehouse.errors import WarehouseBusy
-from outbound_transfer.warehouse.sockets import probe_server
+from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase, WarehouseBusy, code_of, words_of
+from outbound_transfer.store.types import Time
+from outbound_transfer.store.values import utc_now
 
 T = TypeVar("T")
 
@@ -50,12 +51,20 @@ _URLS: Final = {
     "duckdb": duckdb.URL,
 }
 
-#: Errors over what another session has changed or made: a deadlock, a serialization, a record, a table, an index.
-_CONFLICTS: Final = ("40001", "40P01", "42P07", 1213, 1020, 1412, 1050, 1061, "database is locked")
+#: Errors over what another session has changed or made: a deadlock, a serialization, a key, a record, a table, an
+#: index.
+_CONFLICTS: Final = (
+    *("40001", "40P01", "42P07", "23505", 1213, 1062, 1020, 1412, 1050, 1061),
+    *("database is locked", "UNIQUE constraint failed", "Duplicate key", "duplicate key"),
+)
 
 #: Errors over a schema that does not exist, and over a missing right; SQLite and DuckDB have no codes.
 _MISSING: Final = ("3F000", 1049, "unknown database", "Schema with name")
 _FORBIDDEN: Final = ("42501", 1044, 1142, "readonly database", "read-only mode")
+
+#: Classes of SQLSTATE, and numbers, of errors that the values of a row may cause, whatever class their driver gives
+#: them: data, constraints, limits of size and depth, triggers, limits of memory; a packet, a trigger, a partition.
+_OF_VALUES: Final = ("22", "23", "54", "P0", "XX", 1153, 1526, 1644, 1748, 3819, 4025)
 
 #: What DuckDB says of a file that another process has open, or another instance of this one; it has no codes.
 _BUSY: Final = ("lock on file", "Unique file handle conflict")
@@ -130,12 +139,15 @@ class Database:
         return Path(path).expanduser().resolve() if path and ":" not in path else None
 
     @contextmanager
-    def begin(self) -> Iterator[sa.Connection]:
-        """Open a transaction on a connection of its own; commit it at the end, roll it back on an exception."""
+    def begin(self, *, reads_only: bool = False) -> Iterator[sa.Connection]:
+        """Open a transaction on a connection of its own; commit it at the end, roll it back on an exception.
+
+        :param reads_only: whether it leaves the writers of a SQLite file alone.
+        """
         with self._file_lock() if self.name == "duckdb" else nullcontext():
             with self._lock:
                 self._engine = engine = self._engine or self._make_engine()
-            with engine.begin() as tx:
+            with engine.execution_options(reads_only=reads_only).begin() as tx:
                 yield tx
 
     def retry(self, change: Callable[[], T]) -> T:
@@ -148,39 +160,63 @@ class Database:
             try:
                 return change()
             except DBAPIError as error:
-                is_conflict = isinstance(error, IntegrityError) or _is_one_of(error, _CONFLICTS)
-                if not is_conflict or time.monotonic() > deadline:
+                if not _is_one_of(error, _CONFLICTS) or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  # so that two sessions do not stay in step
 
-    def create_tables(self, tables: sa.MetaData) -> None:
-        """Create the tables that do not exist. Several sessions may do so at the same time.
+    def clock(self) -> sa.ColumnElement[datetime]:
+        """Return the time for a statement: of the server, as the clocks of workers differ."""
+        if self.name == "postgresql":
+            return sa.func.clock_timestamp(type_=Time)
+        return sa.func.sysdate(sa.text("6"), type_=Time) if self.name == "mysql" else sa.literal(utc_now(), Time)
 
-        :raises UnusableDatabase: their schema does not exist, or the user may not create them.
+    def create_tables(self, tables: Sequence[sa.Table]) -> None:
+        """Create the tables, of one schema, that do not exist. Several sessions may do so at the same time.
+
+        :raises UnusableDatabase: their schema does not exist, the user may not create them, or another program has
+            made one of these names.
         """
-        for table in tables.sorted_tables:  # in another row format of MySQL, the keys are too long for an index
-            table.kwargs["mysql_row_format"] = "DYNAMIC"
-        where = f"the schema '{tables.schema}'" if tables.schema else "the connection's schema"
+        schema = tables[0].schema
+        where = f"the schema '{schema}'" if schema else "the connection's schema"
         try:
-            self.retry(lambda: self._create_tables(tables))
+            found = self.retry(lambda: self._create_missing(tables))
         except DBAPIError as error:
             if _is_one_of(error, _MISSING):
                 raise UnusableDatabase(f"There is no place for the tables: create {where}") from error
             if _is_one_of(error, _FORBIDDEN):
                 raise UnusableDatabase(f"The user may not create tables in {where}: grant that right") from error
             raise
+        for table in found:
+            self._check_columns(table)
 
-    def _create_tables(self, tables: sa.MetaData) -> None:
+    def _create_missing(self, tables: Sequence[sa.Table]) -> list[sa.Table]:
+        """Return the tables that were there before."""
         with self.begin() as tx:
             there = sa.inspect(tx)
-            if all(there.has_table(each.name, each.schema) for each in tables.sorted_tables):
-                return  # a user that may not create tables can use them
-            if self.name == "postgresql":  # two sessions that create one table at the same time collide in the catalog
-                tx.exec_driver_sql("SELECT pg_advisory_xact_lock(8029759185026510692)")
-            elif self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
-                for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
-                    tx.exec_driver_sql(statement)
-            tables.create_all(tx)
+            found = [each for each in tables if there.has_table(each.name, each.schema)]
+            if missing := [each for each in tables if each not in found]:  # without, no right to create is needed
+                self._lock_catalog(tx)
+                for table in missing:
+                    table.kwargs["mysql_row_format"] = "DYNAMIC"  # in others, the keys are too long for an index
+                    table.create(tx, checkfirst=True)
+        return found
+
+    def _lock_catalog(self, tx: sa.Connection) -> None:
+        if self.name == "postgresql":  # two sessions that create one table at the same time collide in the catalog
+            tx.exec_driver_sql("SELECT pg_advisory_xact_lock(8029759185026510692)")
+        elif self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
+            for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
+                tx.exec_driver_sql(statement)
+
+    def _check_columns(self, table: sa.Table) -> None:
+        try:
+            with self.begin(reads_only=True) as tx:
+                tx.execute(sa.select(table).where(sa.false()))
+        except DBAPIError as error:
+            raise UnusableDatabase(
+                f"The table {table.name} that is there is not as this package makes it ({words_of(error)}). Rename it, "
+                "or set another prefix of tables"
+            ) from error
 
     def _make_engine(self) -> sa.Engine:
         """Return an engine for the driver of the hook; its first connection, which tells the driver, is used first."""
@@ -214,7 +250,6 @@ class Database:
 
     def _prepare(self, driver: str, connection: Any) -> Any:
         """Undo what the extra of a connection says of rows, and take nothing from the server's defaults."""
-        probe_server(connection)
         if driver == "psycopg":
             from psycopg.rows import tuple_row
 
@@ -236,11 +271,13 @@ class Database:
                 "SET sql_mode = 'TRADITIONAL', time_zone = '+00:00', autocommit = 0, default_storage_engine = InnoDB,"
                 f" lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
             )
-        return connection if self.name != "duckdb" else duckdb.Connection(connection)
+        else:
+            connection = duckdb.Connection(connection)
+        return connection
 
     def _on_begin(self, tx: sa.Connection) -> None:
         if self.name == "sqlite":  # a transaction that reads first and writes later can deadlock with its like
-            tx.exec_driver_sql("BEGIN IMMEDIATE")
+            tx.exec_driver_sql("BEGIN" if tx.get_execution_options().get("reads_only") else "BEGIN IMMEDIATE")
         elif self.name == "postgresql":  # of the transaction alone: a pooler may give the session to others
             # In another zone, a time may be in no year. A client that is gone without a word keeps its locks for hours.
             waits = {"lock_timeout": self.timeout, "idle_in_transaction_session_timeout": 2 * self.timeout}
@@ -249,7 +286,8 @@ class Database:
 
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
-        # Two processes that open a new file at once may both succeed, and the later writes over the other's tables.
+        # DuckDB reads the header of a file before it locks it, and two processes that create one may both succeed: the
+        # later would write over what the other has committed.
         with Path(f"{self._duckdb_file()}.lock").open("w") as file:
             self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
             yield
@@ -263,9 +301,17 @@ class Database:
         return path
 
     def _open(self) -> Any:
-        if self.name != "duckdb":
-            return self._hook.get_conn()
-        return duckdb.open_unchanged(self._duckdb_file(), self._hook.get_conn, lambda opened: opened.close())
+        before = self._changed_at()
+        opened = self._hook.get_conn()
+        if before != self._changed_at():  # by another program, which knows no lock of this package, or as it is new
+            opened.close()
+            raise BlockingIOError("another program has changed the file while it was opened")
+        return opened
+
+    def _changed_at(self) -> int:
+        """Return when the file of DuckDB was changed, in nanoseconds; 0 if it is not there yet, or another database."""
+        file = self._duckdb_file() if self.name == "duckdb" else None
+        return file.stat().st_mtime_ns if file and file.exists() else 0
 
     def _wait(self, attempt: Callable[[], T]) -> T:
         """Repeat an attempt as long as others have the file of DuckDB open."""
@@ -274,8 +320,7 @@ class Database:
             try:
                 return attempt()
             except Exception as error:
-                is_busy = isinstance(error, BlockingIOError | duckdb.StaleFile)
-                if not is_busy and not any(text in str(error) for text in _BUSY):
+                if not isinstance(error, BlockingIOError) and not any(text in str(error) for text in _BUSY):
                     raise
                 if time.monotonic() > deadline:
                     text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
@@ -283,8 +328,14 @@ class Database:
             time.sleep(0.02)
 
 
+def is_refusal(error: DBAPIError) -> bool:
+    """Return whether the values of a row may have caused an error."""
+    code = code_of(error)
+    of_class = code[:2] if isinstance(code, str) else code
+    return isinstance(error, DataError | IntegrityError) or of_class in _OF_VALUES
+
+
 def _is_one_of(error: DBAPIError, kinds: Iterable[str | int]) -> bool:
     """Return whether an error is one of these, by SQLSTATE, number or text."""
-    driver: Any = error.orig
-    code = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None) or (driver.args or [None])[0]
-    return any(code == kind or (isinstance(kind, str) and " " in kind and kind in str(driver)) for kind in kinds)
+    code = code_of(error)
+    return any(code == kind or (isinstance(kind, str) and " " in kind and kind in str(error.orig)) for kind in kinds)

@@ -13,8 +13,8 @@ from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
+from outbound_transfer.store.destination import MAX_ACCOUNT_LENGTH
 from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
-from outbound_transfer.warehouse.destination import MAX_ACCOUNT_LENGTH
 
 TEXT: Final = Text()
 TIME: Final = Time()
@@ -188,36 +188,14 @@ ACCOUNTS: Final = Table(
     comment="The account that each name stands for. A connection that leads to another one is refused.",
 )
 
-SCHEMA_VERSION: Final = Table(
-    "schema_version",
-    _METADATA,
-    _column(
-        "component",
-        Text(32),
-        "`accounts`, `feed` or `transfers`",
-        key=True,
-    ),
-    _column("version", WHOLE, "the version"),
-    _column("updated_at", TIME, "when it was written"),
-    comment="The version of each group of tables, so that a later release can upgrade them.",
-)
-
 #: In the order of docs/tables.md.
 TABLES: Final = tuple(_METADATA.tables.values())
 
-#: Names of the columns of timestamps; no other column has such a name.
-TIME_COLUMNS: Final = frozenset(column.name for table in TABLES for column in table.columns if column.type is TIME)
 
-
-def with_names(table: Table, prefix: str, schema: str | None = None, metadata: MetaData | None = None) -> Table:
-    """Return a copy of a table with the names that it and its indexes have in a database.
-
-    :param metadata: gets the copy, and has the schema; a new one if None.
-    """
-    name = quoted_name(prefix + table.name, quote=True)
-    if metadata is None:
-        metadata = MetaData(schema=quoted_name(schema, quote=True) if schema else None)
-    named = table.to_metadata(metadata, name=name)
+def with_names(table: Table, prefix: str, schema: str | None = None) -> Table:
+    """Return a copy of a table with the names that it and its indexes have in a database."""
+    metadata = MetaData(schema=quoted_name(schema, quote=True) if schema else None)
+    named = table.to_metadata(metadata, name=quoted_name(prefix + table.name, quote=True))
     for index in named.indexes:
         index.name = quoted_name(f"{prefix}{index.name}", quote=True)
     return named

@@ -17,8 +17,7 @@ from outbound_transfer.client.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_
 from outbound_transfer.store.personal_data import ERASED
 from outbound_transfer.store.schema import LISTING, Tables
 from outbound_transfer.store.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
-from outbound_transfer.warehouse.rows import storable_text
-from outbound_transfer.warehouse.timestamps import read_event_time, utc_now
+from outbound_transfer.store.values import read_event_time, storable_text, utc_now
 
 #: How far the service's clock may be ahead; a later ``sent_at`` is ignored.
 MAX_CLOCK_SKEW: Final = timedelta(days=1)

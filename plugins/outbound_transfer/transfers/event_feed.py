@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from outbound_transfer.client.errors import CallError
     from outbound_transfer.client.events import Page
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.store.destination import EventDestination
     from outbound_transfer.transfers.feed_ingest import FeedIngest
-    from outbound_transfer.warehouse.destination import EventDestination
 
 
 def _limit(name: str, value: Any, minimum: int) -> int | None:

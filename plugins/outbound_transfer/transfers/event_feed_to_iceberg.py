@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from outbound_transfer.assets.outbound_transfer import iceberg_asset
 from outbound_transfer.operators.arguments import Check, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.store.naming import check_table
 from outbound_transfer.transfers.event_feed import FEED_CHECKS, EventFeedOperator
-from outbound_transfer.warehouse.naming import check_table
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.warehouse.destination import EventDestination
+    from outbound_transfer.store.destination import EventDestination
 
 
 class EventFeedToIcebergOperator(EventFeedOperator):

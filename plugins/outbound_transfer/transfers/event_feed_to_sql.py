@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from outbound_transfer.assets.outbound_transfer import table_asset
 from outbound_transfer.operators.arguments import TABLE_CHECKS, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
+from outbound_transfer.store.naming import DEFAULT_PREFIX
 from outbound_transfer.transfers.event_feed import FEED_CHECKS, EventFeedOperator
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-    from outbound_transfer.warehouse.destination import EventDestination
+    from outbound_transfer.store.destination import EventDestination
 
 
 class EventFeedToSqlOperator(EventFeedOperator):
@@ -89,11 +89,11 @@ class EventFeedToSqlOperator(EventFeedOperator):
         return ingestion_lineage("events", ("events", "rejected_lines", "feed_cursor", "feed_polls"), self)
 
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
-        from outbound_transfer.warehouse.connection import open_warehouse
-        from outbound_transfer.warehouse.events import EventStore
+        from outbound_transfer.store.connection import open_tables
+        from outbound_transfer.store.events import EventStore
 
-        warehouse = open_warehouse(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
-        return EventStore(warehouse, self._account(hook))
+        tables = open_tables(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
+        return EventStore(tables, self._account(hook))
 
     def _asset(self) -> Asset:
         return table_asset("events", sql_conn_id=self.sql_conn_id, table_prefix=self.table_prefix)

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.traces import trace
 from outbound_transfer.client.wording import pluralize
-from outbound_transfer.store.errors import first_line
+from outbound_transfer.store.destination import PollRecord
+from outbound_transfer.store.errors import CursorMoved, first_line
 from outbound_transfer.transfers.progress import IngestProgress
-from outbound_transfer.warehouse.destination import PollRecord
-from outbound_transfer.warehouse.errors import CursorMoved, RowsRefused, TooManyRejectedLines
 
 if TYPE_CHECKING:
     from outbound_transfer.client.events import Page
-    from outbound_transfer.warehouse.destination import EventDestination
+    from outbound_transfer.store.destination import EventDestination
 
 log = logging.getLogger(__name__)
 
@@ -118,13 +117,8 @@ class FeedIngest:
         return False
 
     def _load(self, page: Page) -> None:
-        self._check_rejected(page)
         try:
-            new_events = self._destination.load_page(page)
-        except RowsRefused as refused:  # the page has fewer of them each time, so this ends
-            log.warning("%s: they are stored as rejected lines", refused)
-            self._load(refused.page)
-            return
+            page, new_events = self._destination.load_page(page, self._max_rejected)
         except CursorMoved:
             raise
         except Exception as error:
@@ -142,18 +136,6 @@ class FeedIngest:
         self.cursor, self.progress = page.next_cursor, self.progress.after(page, new_events)
         if self._on_page:
             self._on_page(page, new_events)
-
-    def _check_rejected(self, page: Page) -> None:
-        if self._max_rejected is None or len(page.rejected) <= self._max_rejected:
-            return
-        first = page.rejected[0]
-        message = (
-            f"{pluralize(len(page.rejected), 'line')} of the page after cursor {page.cursor} cannot be read as events, "
-            f"and max_rejected is {self._max_rejected}; nothing of the page was loaded. "
-            f"The first is line {first.line_number}: {first.reason}."
-        )
-        self.log_poll(200, message)
-        raise TooManyRejectedLines(f"{message} Inspect the feed; to store such lines raw, raise max_rejected.")
 
     def _wait(self, seconds: float, *, is_accepted: bool) -> None:
         reason = "There is more" if is_accepted else "The response's cursor is far beyond its lines and is confirmed"

@@ -13,7 +13,7 @@ from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import ACCOUNT_CHECK, TABLE_CHECKS, check_all, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, OutboundTransferOperator
 from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
+from outbound_transfer.store.naming import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -82,9 +82,9 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.store.accounts import bind_account
+        from outbound_transfer.store.config import stores_recipients
+        from outbound_transfer.store.connection import open_tables
         from outbound_transfer.store.transfers import TransferTables
-        from outbound_transfer.warehouse.config import stores_recipients
-        from outbound_transfer.warehouse.connection import open_tables
 
         with fail_without_retry_on_warehouse_errors():
             check_all(self, self.checks)
@@ -143,7 +143,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
         :raises KeyOfAnotherUser: it sees none of them.
         """
-        from outbound_transfer.warehouse.errors import KeyOfAnotherUser
+        from outbound_transfer.store.errors import KeyOfAnotherUser
 
         if before.synced_until is None or listed & before.outstanding.keys():
             return

@@ -13,13 +13,13 @@ from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from outbound_transfer.store.config import LOCAL_FILE
 from outbound_transfer.ui import rendering
 from outbound_transfer.ui.filters import parse_filter
 from outbound_transfer.ui.permissions import CAN_SEE_PAGE, CAN_SEE_TASK, READABLE_DAGS
 from outbound_transfer.ui.queries import TaskKey
 from outbound_transfer.ui.threads import BoundedThreadRunner
 from outbound_transfer.ui.views import NotConfigured, deliveries_page, task_page
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from outbound_transfer.client.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAF
 from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.client.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.delivery.row import Memory
+from outbound_transfer.store.health import is_behind
+from outbound_transfer.store.values import parse_timestamp
 from outbound_transfer.ui.filters import FINISHED_STATUSES
 from outbound_transfer.ui.queries import Row
-from outbound_transfer.warehouse.health import is_behind
-from outbound_transfer.warehouse.timestamps import parse_timestamp
 
 #: Outcomes, each with its label and statuses. Any other status is in flight.
 OUTCOMES: Final = {

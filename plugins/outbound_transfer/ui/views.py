@@ -11,12 +11,11 @@ from fastapi import Response
 from outbound_transfer.client.wording import clean
 from outbound_transfer.delivery.place import DeliveriesPlace, find_deliveries
 from outbound_transfer.links.transfer import find_web_url
+from outbound_transfer.store.config import LOCAL_FILE, stores_recipients
 from outbound_transfer.ui import queries, view_models
 from outbound_transfer.ui.filters import CHOICES, IN_FLIGHT, REFRESH_SECONDS, WINDOWS, Filter
 from outbound_transfer.ui.queries import Row, TaskKey, row_position
 from outbound_transfer.ui.rendering import render_page
-from outbound_transfer.warehouse.config import stores_recipients
-from outbound_transfer.warehouse.local_file import LOCAL_FILE
 
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries

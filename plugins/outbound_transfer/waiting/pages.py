@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.client.models import Transfer, TransferPage
+from outbound_transfer.store.config import deliveries_conn_id, table_naming
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.types import Text
 from outbound_transfer.waiting.thread import start_thread
-from outbound_transfer.warehouse.config import deliveries_conn_id, table_naming
 
 if TYPE_CHECKING:
     from outbound_transfer.client.settings import Settings
@@ -91,7 +91,7 @@ def find_pages(settings: Settings) -> SharedPages:
 
     Asks Airflow for the database's connection, so call it where this is allowed.
     """
-    from outbound_transfer.warehouse.connection import find_connection, sql_hook
+    from outbound_transfer.store.connection import find_connection, sql_hook
 
     try:
         if not (conn_id := deliveries_conn_id()):

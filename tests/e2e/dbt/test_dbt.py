@@ -15,9 +15,9 @@ import sqlglot
 from views import VIEWS
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
+from outbound_transfer.store.events import EventStore, PollRecord
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.views import render_views
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.events import EventStore, PollRecord
 from support import sample_rows
 from support.databases import fresh_database
 from support.dbt_project import PACKAGE, Outcome, Project
@@ -76,7 +76,7 @@ def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Ho
 def fill(hook: Hook, count: int = 200) -> None:
     """Tables with so many deliveries and three feeds: one that goes well, one that fails now, one without any page."""
     now = datetime.now(UTC)
-    warehouse = Warehouse(hook)
+    warehouse = Tables(hook)
     sample_rows.fill_listing(warehouse, count, now)
 
     def feed(account: str, ago: float) -> EventStore:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import BaseHook
 
-from outbound_transfer.warehouse.connection import open_warehouse
+from outbound_transfer.store.connection import open_warehouse
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:

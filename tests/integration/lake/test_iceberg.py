@@ -16,7 +16,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 
 from outbound_transfer.lake.feed_state import FeedState, read_state
 from outbound_transfer.lake.rows import SCHEMA
-from outbound_transfer.warehouse.errors import (
+from outbound_transfer.store.errors import (
     CursorMoved,
     InvalidCursor,
     InvalidName,
@@ -57,7 +57,7 @@ def test_a_page_is_its_rows_its_cursor_and_one_snapshot(lake) -> None:
     destination = lake.destination()
     assert destination.get_or_create_cursor() == 0
     before = lake.snapshots()
-    assert destination.load_page(page(0, *events(0, 3), b"junk", has_more=True)) == 3
+    assert destination.load_page(page(0, *events(0, 3), b"junk", has_more=True)).new_events == 3
     assert destination.get_or_create_cursor() == 4
     assert [(row["event_id"], row["rejected_line"]) for row in lake.rows()] == [
         ("e0", None),
@@ -103,10 +103,10 @@ def test_a_poll_that_changes_nothing_is_no_commit(lake) -> None:
     destination.get_or_create_cursor()
     destination.load_page(page(0, *events(0, 2), has_more=True))
     assert lake.maintenance().status().caught_up is False
-    assert lake.destination().load_page(page(2)) == 0
+    assert lake.destination().load_page(page(2)).new_events == 0
     assert lake.maintenance().status().caught_up is True
     before = lake.table().metadata_location
-    assert lake.destination().load_page(page(2)) == 0
+    assert lake.destination().load_page(page(2)).new_events == 0
     assert lake.table().metadata_location == before
     with pytest.raises(CursorMoved):
         destination.load_page(page(0))
@@ -115,8 +115,8 @@ def test_a_poll_that_changes_nothing_is_no_commit(lake) -> None:
 def test_an_event_twice_in_a_page_is_there_once_and_on_two_pages_twice(lake) -> None:
     destination = lake.destination()
     destination.get_or_create_cursor()
-    assert destination.load_page(page(0, event(1), event(1), event(2))) == 2
-    assert destination.load_page(page(3, event(2), event(3))) == 2
+    assert destination.load_page(page(0, event(1), event(1), event(2))).new_events == 2
+    assert destination.load_page(page(3, event(2), event(3))).new_events == 2
     assert lake.ids() == ["e1", "e2", "e2", "e3"]
     assert problems(lake) == []
 
@@ -124,7 +124,7 @@ def test_an_event_twice_in_a_page_is_there_once_and_on_two_pages_twice(lake) -> 
 def test_events_of_one_id_and_other_content_are_all_there(lake) -> None:
     destination = lake.destination()
     destination.get_or_create_cursor()
-    assert destination.load_page(page(0, event(1), event(1, type="other"), event(1), event(2))) == 3
+    assert destination.load_page(page(0, event(1), event(1, type="other"), event(1), event(2))).new_events == 3
     assert lake.ids() == ["e1", "e1", "e2"]
 
 
@@ -244,7 +244,7 @@ def test_a_page_that_a_compactor_overtakes_is_committed_after_it(lake) -> None:
     destination.load_page(page(0, *events(0, 3)))
     rewrite = once(lambda: lake.table().overwrite(lake.table().scan().to_arrow()))
     overtaken = lake.destination(catalog=InterruptedCatalog(lake.catalog, before=rewrite))
-    assert overtaken.load_page(page(3, *events(3, 5))) == 2
+    assert overtaken.load_page(page(3, *events(3, 5))).new_events == 2
     assert lake.ids() == ["e0", "e1", "e2", "e3", "e4"]
 
 
@@ -277,7 +277,7 @@ ERRORS = [ConnectionError("reset"), CommitStateUnknownException("504"), CommitFa
 def test_a_commit_in_doubt_is_found_out_and_the_page_is_there_once(lake, error: Exception) -> None:
     lake.destination().get_or_create_cursor()
     interrupted = InterruptedCatalog(lake.catalog, after=once(fail(error)))
-    assert lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3))) == 3
+    assert lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3))).new_events == 3
     assert (lake.ids(), state_of(lake).cursor) == (["e0", "e1", "e2"], 3)
 
 
@@ -315,7 +315,7 @@ def test_a_commit_that_fails_is_raised_and_the_next_run_loads_the_page(lake) -> 
     with pytest.raises(ConnectionError, match="reset"):
         destination.load_page(page(0, *events(0, 3)))
     assert lake.rows() == []
-    assert destination.load_page(page(0, *events(0, 3))) == 3
+    assert destination.load_page(page(0, *events(0, 3))).new_events == 3
     assert lake.ids() == ["e0", "e1", "e2"]
 
 
@@ -558,7 +558,7 @@ def test_a_column_that_is_dropped_is_refused_and_one_that_is_added_is_not(three_
 
     with three_pages.table().update_schema() as update:
         update.add_column("remark", StringType())
-    assert three_pages.destination().load_page(page(20, *events(20, 22))) == 2
+    assert three_pages.destination().load_page(page(20, *events(20, 22))).new_events == 2
     with three_pages.table().update_schema() as update:
         update.delete_column("raw")
     with pytest.raises(UnusableTable, match="raw"):

@@ -26,4 +26,15 @@ def store_hook_of(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]
 
 @pytest.fixture(params=["sqlite", "duckdb", *DRIVERS, *MYSQL])
 def database(request: pytest.FixtureRequest, store_hook_of: Callable[[str], Hook]) -> Database:
-    return Database(store_hook_of(request.param), "events")
+    return Database(store_hook_of(request.param), "events or transfers")
+
+
+@pytest.fixture
+def hook(warehouse_hook: Hook) -> Hook:
+    return warehouse_hook
+
+
+@pytest.fixture(params=["sqlite", "duckdb", *DRIVERS, "mysqlclient"])
+def any_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+    """A hook of each database through every driver that leads to it."""
+    return hook_of(request.param)

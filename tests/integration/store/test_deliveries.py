@@ -236,7 +236,7 @@ def test_a_table_of_this_name_with_other_columns_is_refused_in_words(hook: Hook)
     hook.run("CREATE TABLE u_deliveries (delivery varchar(64), version integer)")
     try:
         with pytest.raises(
-            UnusableDatabase, match=r"The table u_deliveries of the database is another one: it has no "
+            UnusableDatabase, match=r"The table u_deliveries that is there is not as this package makes it"
         ):
             Deliveries(hook, prefix="u_").read("k")
     finally:

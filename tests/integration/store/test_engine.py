@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from outbound_transfer.store import duckdb as duckdb_files
 from outbound_transfer.store.engine import Database
-from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase, words_of
+from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase, WarehouseBusy, words_of
 from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
-from outbound_transfer.warehouse import sockets
-from outbound_transfer.warehouse.errors import WarehouseBusy
 from support.warehouses import Hook, held_by_another_process
 
 
@@ -45,8 +43,8 @@ THINGS = things()
 
 @pytest.fixture
 def made(database: Database) -> Database:
-    database.create_tables(THINGS.metadata)
-    database.create_tables(THINGS.metadata)
+    database.create_tables([THINGS])
+    database.create_tables([THINGS])
     return database
 
 
@@ -151,7 +149,7 @@ def test_many_first_runs_make_the_tables_once_and_lose_no_change(database: Datab
 
     def run(number: int) -> None:
         try:
-            database.create_tables(THINGS.metadata)
+            database.create_tables([THINGS])
             database.retry(lambda: add(database, str(number)))
         except BaseException as error:
             failed.append(error)
@@ -203,7 +201,7 @@ def test_a_driver_that_is_not_known_is_refused_and_closed() -> None:
 def test_a_schema_that_is_missing_is_named(store_hook_of: Callable[[str], Hook], name: str) -> None:
     database = Database(store_hook_of(name), "events or transfers")
     with pytest.raises(UnusableDatabase, match="There is no place for the tables: create the schema 'nowhere'"):
-        database.create_tables(things("nowhere").metadata)
+        database.create_tables([things("nowhere")])
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
@@ -215,11 +213,11 @@ def test_a_role_without_create_is_told_and_can_use_tables_that_are_there(postgre
             Hook("postgresql", lambda: postgres.connect(driver, options="-c role=limited")), "events or transfers"
         )
         with pytest.raises(UnusableDatabase, match="The user may not create tables in the connection's schema: grant"):
-            database.create_tables(THINGS.metadata)
+            database.create_tables([THINGS])
         owner.execute("GRANT CREATE ON SCHEMA public TO limited")
-        database.create_tables(THINGS.metadata)
+        database.create_tables([THINGS])
         owner.execute("REVOKE CREATE ON SCHEMA public FROM limited")
-        database.create_tables(THINGS.metadata)
+        database.create_tables([THINGS])
         add(database)
         owner.execute("DROP OWNED BY limited")
         owner.execute("DROP ROLE limited")
@@ -235,7 +233,7 @@ def test_a_user_of_mariadb_without_create_is_told(mariadb: Any) -> None:
             lambda: MySQLdb.connect(unix_socket=mariadb.socket, user="limited", password="p", database=mariadb.name),
         )
         with pytest.raises(UnusableDatabase, match="The user may not create tables"):
-            Database(hook, "events or transfers").create_tables(THINGS.metadata)
+            Database(hook, "events or transfers").create_tables([THINGS])
         tx.execute("DROP USER limited@localhost")
 
 
@@ -246,7 +244,7 @@ def test_a_file_of_sqlite_is_changed_where_tables_are_made_only(store_hook_of: C
     with database.begin() as tx:
         assert not sa.inspect(tx).has_table("things")
     assert hook.fetch("PRAGMA journal_mode") == [("delete",)]
-    database.create_tables(THINGS.metadata)
+    database.create_tables([THINGS])
     assert hook.fetch("PRAGMA journal_mode") == [("wal",)]
     add(database)
     assert read(database, "key") == ["k"]
@@ -257,24 +255,11 @@ def test_tables_of_mysql_have_a_row_format_for_long_keys_whatever_the_servers_is
     with closing(mariadb.connect()) as connection, connection.cursor() as tx:
         tx.execute("SET GLOBAL innodb_default_row_format = compact")
         try:
-            Database(hook, "events or transfers").create_tables(THINGS.metadata)
+            Database(hook, "events or transfers").create_tables([THINGS])
         finally:
             tx.execute("SET GLOBAL innodb_default_row_format = dynamic")
     query = "SELECT row_format FROM information_schema.tables WHERE table_name = 'things' AND table_schema = database()"
     assert hook.fetch(query) == [("Dynamic",)]
-
-
-@pytest.mark.parametrize("name", ["psycopg", "psycopg2", "mysqlclient"])
-def test_a_server_that_says_nothing_is_probed(
-    store_hook_of: Callable[[str], Hook], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    probed: list[tuple[int, float]] = []
-    monkeypatch.setattr(sockets, "limit_silence", lambda sock, seconds: probed.append((sock.fileno(), seconds)))
-    database = Database(store_hook_of(name), "events or transfers")
-    for _ in range(2):
-        with database.begin() as tx:
-            tx.scalar(sa.select(sa.literal(1)))
-    assert [seconds for descriptor, seconds in probed if descriptor > 0] == [sockets.IDLE_SECONDS] * 2
 
 
 @pytest.mark.parametrize("state", ["sqlstate", "pgcode"])
@@ -289,7 +274,7 @@ def test_an_error_is_shown_by_class_code_and_first_line(state: str) -> None:
 def test_a_duckdb_file_that_a_program_has_open_is_waited_for(store_hook_of: Callable[[str], Hook]) -> None:
     hook = store_hook_of("duckdb")
     file = Path(hook.uri.removeprefix("duckdb:///"))
-    Database(hook, "events or transfers").create_tables(THINGS.metadata)
+    Database(hook, "events or transfers").create_tables([THINGS])
     with held_by_another_process(file) as let_go:
         with pytest.raises(WarehouseBusy, match="was in use for 0 s, by a program"):
             add(Database(hook, "events or transfers", timeout=0.2))
@@ -307,28 +292,37 @@ def test_a_database_of_duckdb_that_is_no_file_is_refused() -> None:
 
 
 def test_a_duckdb_file_that_another_program_changes_while_it_is_opened_is_opened_again(
-    store_hook_of: Callable[[str], Hook], monkeypatch: pytest.MonkeyPatch
+    store_hook_of: Callable[[str], Hook],
 ) -> None:
     """DuckDB 2.0.0 reads the header, then locks the file: what was committed in between would be lost."""
-    hook, headers = store_hook_of("duckdb"), []
+    hook, opened = store_hook_of("duckdb"), []
     file = Path(hook.uri.removeprefix("duckdb:///"))
-    Database(hook, "events or transfers").create_tables(THINGS.metadata)
-    read_header = duckdb_files.read_header
+    Database(hook, "events or transfers").create_tables([THINGS])
 
-    def change_after_the_first(path: Path) -> bytes:
-        headers.append(read_header(path))
-        if len(headers) == 1:
+    def open_late() -> Any:
+        if not opened:
             change = (
                 f"import duckdb; duckdb.connect({str(file)!r}).execute(\"INSERT INTO things (key) VALUES ('other')\")"
             )
             subprocess.run([sys.executable, "-c", change], check=True)
-        return headers[-1]
+        opened.append(hook.get_conn())
+        return opened[-1]
 
-    monkeypatch.setattr(duckdb_files, "read_header", change_after_the_first)
-    database = Database(hook, "events or transfers")
+    database = Database(replace(hook, get_conn=open_late), "events or transfers")
     add(database, "own")
-    assert len({*headers}) == 2
+    assert len(opened) == 2
     assert read(database, "key") == ["other", "own"]
+
+
+@pytest.mark.parametrize("name", ["sqlite", "duckdb", "psycopg", "mysqlclient"])
+def test_a_table_of_another_program_is_refused_in_words(store_hook_of: Callable[[str], Hook], name: str) -> None:
+    hook = store_hook_of(name)
+    hook.run("CREATE TABLE things (number INTEGER)")
+    with pytest.raises(
+        UnusableDatabase, match=r"The table things that is there is not .*Rename it, or set another pre"
+    ):
+        Database(hook, "events or transfers").create_tables([THINGS])
+    assert hook.fetch("SELECT * FROM things") == []
 
 
 @pytest.mark.parametrize("path", ["~/things.duckdb", "things.duckdb", "folder/../things.duckdb"])
@@ -340,6 +334,6 @@ def test_a_duckdb_file_has_one_lock_however_its_path_is_written(
     (tmp_path / "folder").mkdir()
     database = Database(Hook("duckdb", lambda: duckdb.connect(path), uri=f"duckdb:///{path}"), "events or transfers")
     assert not database.is_there()
-    database.create_tables(THINGS.metadata)
+    database.create_tables([THINGS])
     assert database.is_there()
     assert (tmp_path / "things.duckdb.lock").exists()

@@ -23,19 +23,18 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
+from outbound_transfer.store.destination import EventDestination, FeedMaintenance
+from outbound_transfer.store.errors import UnknownFeed
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.personal_data import AddressSearch
 from outbound_transfer.store.persons import SqlPersonalData
-from outbound_transfer.store.schema import FEED
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import EventDestination, FeedMaintenance
-from outbound_transfer.warehouse.errors import UnknownFeed
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from outbound_transfer.store.schema import FEED, Tables
 from resilience.crash_ingest.killer import Killer
 from support import mariadb, postgres
 from support.feed_pages import CURSOR, IDS, REJECTED, drop_tables, event, page
 from support.iceberg import TABLE, open_lake
-from support.warehouses import Hook, ObservedConnection, hook_at
+from support.warehouses import Hook, hook_at, observe
 
 SQL_WAREHOUSES = ("sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient")
 LAKES = ("iceberg",)
@@ -107,13 +106,10 @@ class WarehouseTarget(Target):
         else:
             drop_tables(self.hook)
 
-    def _warehouse(self, killer: Killer | None) -> Warehouse:
-        warehouse = Warehouse(self.hook)
+    def _warehouse(self, killer: Killer | None) -> Tables:
+        warehouse = Tables(self.hook)
         if killer:
-            killer.watch(DefaultDialect, "do_execute", "SQL statement")
-            killer.watch(DefaultDialect, "do_commit", "SQL commit")
-            connect = warehouse.connect
-            warehouse.connect = lambda: ObservedConnection(killer.step("connect", connect), killer.step)
+            observe(warehouse.database, killer.step)
         return warehouse
 
     def open(self, killer: Killer | None = None) -> EventStore:
@@ -134,7 +130,7 @@ class WarehouseTarget(Target):
         return cursor, [each for (each,) in self.hook.fetch(IDS)], len(self.hook.fetch(REJECTED))
 
     def found(self, search: AddressSearch) -> dict[str, Any]:
-        is_there = self._warehouse(None).tables.exist(FEED.tables)
+        is_there = self._warehouse(None).tables.exist(FEED)
         nothing = {"cursor": 0, "ids": [], "rejected": 0, "problems": [], "persons": 0}
         return super().found(search) if is_there else nothing
 

@@ -24,16 +24,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import sqlalchemy as sa
+
 from outbound_transfer.client.errors import CallError
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance
+from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import EVENTS, FEED_POLLS, REJECTED_LINES
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
-from outbound_transfer.warehouse.database import Warehouse, fetch_all
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from resilience.crash_ingest.targets import SQL_WAREHOUSES, WarehouseTarget, databases, warehouse_of
 from resilience.fuzz.feed_server import EVENT, JUNK, REFUSED, Feed, Line, lines, serving
 from support.quiet import be_quiet
 from support.tasks import FakeTaskInstance, SimulatedClock
-from support.warehouses import ObservedConnection, refuse_rows
+from support.warehouses import observe, refuse_rows
 
 #: What one feed's scenario has in it.
 ACTIONS = ("run", "run", "run", "die", "die", "reset", "rebuild")
@@ -168,20 +171,16 @@ class FeedScenario:
             raise Broken(f"notes of the log: {bad}")
 
     def _found(self) -> tuple[Counter[str], Counter[bytes], list[str]]:
-        warehouse = Warehouse(self.target.hook)
-        with warehouse.read() as cursor:
-
-            def rows(query: str) -> list[tuple[Any, ...]]:
-                return fetch_all(warehouse.run(cursor, query))
-
-            ids = Counter(row[0] for row in rows("SELECT event_id FROM {events}"))
-            rejected = Counter(bytes(row[0]) for row in rows("SELECT raw FROM {rejected_lines}"))
-            return ids, rejected, [row[0] for row in rows("SELECT note FROM {feed_polls}")]
+        warehouse = Tables(self.target.hook)
+        events, rejected, polls = (warehouse.named(each).c for each in (EVENTS, REJECTED_LINES, FEED_POLLS))
+        with warehouse.database.begin() as tx:
+            lines = Counter(map(bytes, tx.scalars(sa.select(rejected.raw))))
+            return Counter(tx.scalars(sa.select(events.event_id))), lines, list(tx.scalars(sa.select(polls.note)))
 
     # -- the parts
 
     def _tables(self) -> Any:
-        return EventStore(Warehouse(self.target.hook), "acme")
+        return EventStore(Tables(self.target.hook), "acme")
 
     def _task(self) -> Any:
         options = {"sql_conn_id": "fuzzed", "account": "acme", "max_rejected": None}
@@ -194,9 +193,8 @@ class FeedScenario:
 
     def warehouse(self, *_: Any, **__: Any) -> Any:
         """In the target of what makes the operator's: it counts steps, and dies at one."""
-        warehouse = Warehouse(self.target.hook)
-        connect = warehouse.connect
-        warehouse.connect = lambda: ObservedConnection(connect(), self.step)
+        warehouse = Tables(self.target.hook)
+        observe(warehouse.database, self.step)
         return warehouse
 
     def step(self, _: str, run: Callable[[], Any]) -> Any:
@@ -219,7 +217,7 @@ def _connected(url: str, target: WarehouseTarget, rng: random.Random) -> Iterato
     }
     with (
         mock.patch.dict(os.environ, {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(connection)}),
-        mock.patch("outbound_transfer.warehouse.connection.open_warehouse", scenario.warehouse),
+        mock.patch("outbound_transfer.store.connection.open_tables", scenario.warehouse),
     ):
         yield scenario
 

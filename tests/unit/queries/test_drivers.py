@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from outbound_transfer.store.dialects.mysql import MySqlDialect
 
 from outbound_transfer.queries.drivers import open_cursor
 from outbound_transfer.queries.errors import QueryFailed, describe_error
 from outbound_transfer.store.errors import UnsupportedDatabase
-from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
 
 
 class MysqlConnector:

@@ -7,14 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from outbound_transfer.client.errors import ConnectionLost
 from outbound_transfer.client.events import Event, Page, RejectedLine
+from outbound_transfer.store.errors import TooManyRejectedLines
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import FEED_POLLS
 from outbound_transfer.transfers.feed_ingest import FEED_INTERVAL, FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.errors import TooManyRejectedLines
-from outbound_transfer.warehouse.events import EventStore
 from support.warehouses import sqlite_hook
 
 #: Number of events of the feed; two are on a page.
@@ -33,7 +35,14 @@ def read_page(cursor: int) -> Page:
 
 @pytest.fixture
 def store(tmp_path: Path) -> EventStore:
-    return EventStore(Warehouse(sqlite_hook(tmp_path / "warehouse.db")), "acme")
+    return EventStore(Tables(sqlite_hook(tmp_path / "warehouse.db")), "acme")
+
+
+def notes_of(store: EventStore) -> list[str | None]:
+    """The notes of polls that loaded nothing."""
+    polls = store.tables.named(FEED_POLLS).c
+    with store.database.begin() as tx:
+        return list(tx.scalars(sa.select(polls.note).where(polls.cursor_to.is_(None))))
 
 
 def ingest_of(
@@ -87,7 +96,7 @@ def test_a_page_with_too_many_rejected_lines_is_not_loaded(store: EventStore) ->
 
 def test_another_reader_ends_the_ingest_without_an_error(store: EventStore) -> None:
     def read(cursor: int) -> Page:
-        other = EventStore(store.warehouse, "acme")
+        other = EventStore(store.tables, "acme")
         other.load_page(read_page(other.read_cursor()))
         return read_page(cursor)
 
@@ -101,9 +110,7 @@ def test_a_poll_that_failed_is_recorded(store: EventStore) -> None:
 
     with pytest.raises(ConnectionLost):
         ingest_of(store, read).run()
-    with store.warehouse.read() as tx:
-        store.warehouse.run(tx, "SELECT [note] FROM {feed_polls}")
-        assert tx.fetchall() == [("it broke",)]
+    assert notes_of(store) == ["it broke"]
 
 
 def _page(cursor: int, next_cursor: int, *ids: str, has_more: bool = True) -> Page:
@@ -116,9 +123,7 @@ def test_a_wild_cursor_is_not_believed_from_one_response(store: EventStore) -> N
     sleeps: list[float] = []
     assert ingest_of(store, lambda _: responses.pop(0), sleep=sleeps.append).run().cursor_to == 3
     assert sleeps == [FEED_INTERVAL]
-    with store.warehouse.read() as tx:
-        store.warehouse.run(tx, "SELECT [note] FROM {feed_polls} WHERE [cursor_to] IS NULL")
-        assert tx.fetchall() == [("X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for",)]
+    assert notes_of(store) == ["X-Next-Cursor 1000000000000000 is 999999999999997 beyond what 3 lines account for"]
 
 
 @pytest.mark.parametrize(

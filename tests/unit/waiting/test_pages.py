@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from outbound_transfer.client.models import Recipient, Transfer, TransferPage, UnreadableRow
+from outbound_transfer.store.config import SqliteFileHook
 from outbound_transfer.store.engine import Database
 from outbound_transfer.waiting import pages
 from outbound_transfer.waiting.pages import SharedPages
-from outbound_transfer.warehouse.local_file import SqliteFileHook
 
 ROW = Transfer("t", "pending", "", sent_at="2024-01-01T00:00:00Z")
 SHOWN = TransferPage((ROW,), "next")

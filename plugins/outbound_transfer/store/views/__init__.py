@@ -9,11 +9,10 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.store.errors import MissingTables, UnsupportedDatabase
+from outbound_transfer.store.naming import DEFAULT_PREFIX
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import TABLES
-from outbound_transfer.warehouse.errors import MissingTables
-from outbound_transfer.warehouse.naming import DEFAULT_PREFIX
 
 _FILE: Final = Path(__file__).with_name("views.sql")
 _NAME: Final = re.compile(rf"\b{DEFAULT_PREFIX}(\w+)")

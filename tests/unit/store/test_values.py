@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import UTC, datetime, timedelta, timezone
 
 import msgspec
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.store.tables import EVENTS, REJECTED_LINES
+from outbound_transfer.store.values import format_timestamp, parse_event_timestamp
 from outbound_transfer.transfers.progress import (
     MAX_TYPE_LENGTH,
     MAX_TYPES,
@@ -20,10 +19,7 @@ from outbound_transfer.transfers.progress import (
     IngestProgress,
     progress_from_event,
 )
-from outbound_transfer.warehouse.rows import event_rows, rejected_rows
-from outbound_transfer.warehouse.timestamps import format_timestamp, parse_event_timestamp
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 EAST = timezone(timedelta(hours=14))
 
 
@@ -89,30 +85,6 @@ def test_no_timestamp_makes_an_error(timestamp: str) -> None:
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
 def test_instants_sort_as_time_does(one: datetime, other: datetime) -> None:
     assert (format_timestamp(one) < format_timestamp(other)) == (one < other)
-
-
-def test_rows_are_as_wide_as_their_tables() -> None:
-    event = Event("e", "t", "2026-01-01T00:00:00+01:00", "{}", None, 3)
-    page = Page(10, 20, False, (event,), (RejectedLine(4, b"\xff", "why"),))
-    (row,) = event_rows("acme", page, NOW)
-    names = [column.name for column in EVENTS.columns]
-    assert dict(zip(names, row, strict=True)) == {
-        "account": "acme",
-        "event_id": "e",
-        "type": "t",
-        "timestamp": "2026-01-01T00:00:00+01:00",
-        "occurred_at": "2025-12-31T23:00:00.000000Z",
-        "data": "{}",
-        "extra_fields": None,
-        "raw": None,
-        "cursor_from": 10,
-        "line_number": 3,
-        "loaded_at": "2026-01-02T03:04:05.000678Z",
-    }
-    (row,) = rejected_rows("acme", 10, page.rejected, NOW.astimezone(timezone(timedelta(hours=2))))
-    assert len(row) == len(REJECTED_LINES.columns)
-    digest = hashlib.sha256(b"\xff").hexdigest()
-    assert row == ("acme", digest, 10, 4, b"\xff", "why", "2026-01-02T03:04:05.000678Z")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.store.destination import PollRecord
+from outbound_transfer.store.errors import CursorMoved, PageRefused, UnsupportedDatabase
+from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import PollRecord
-from outbound_transfer.warehouse.errors import CursorMoved, PageRefused
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from support.feed_pages import CURSOR, PAGES, tables
 from support.warehouses import Hook, refuse_rows
 
@@ -47,7 +45,7 @@ class Bent:
 def test_another_database_is_refused_by_its_name(name: str, attribute: str) -> None:
     names = {"conn_type": "postgres", "dialect_name": "postgresql"} | {attribute: name}
     with pytest.raises(UnsupportedDatabase, match=r"one of PostgreSQL, MySQL, MariaDB, SQLite or DuckDB; docs/ware"):
-        Warehouse(SimpleNamespace(**names))
+        Tables(SimpleNamespace(**names))
 
 
 def test_a_type_of_connection_is_known_before_the_database_is_asked_for_its_name() -> None:
@@ -59,7 +57,7 @@ def test_a_type_of_connection_is_known_before_the_database_is_asked_for_its_name
             raise OSError("no credentials")
 
     with pytest.raises(UnsupportedDatabase, match="No events or transfers are stored in gcpbigquery"):
-        Warehouse(Hook())  # type: ignore[arg-type]
+        Tables(Hook())  # type: ignore[arg-type]
 
 
 def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) -> None:
@@ -103,7 +101,7 @@ def test_a_refusal_that_does_not_come_again_is_left_to_the_tasks_retries(
     monkeypatch.setattr(feed.warehouse.dialect, "insert", fail)
     with pytest.raises(DataError):
         feed.load_page(PAGES[0])
-    assert feed.load_page(PAGES[0]) == 3
+    assert feed.load_page(PAGES[0]).new_events == 3
 
 
 @pytest.mark.parametrize("name", ["sqlite", "mysqlclient"])

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from outbound_transfer.observability.findings import Health
-from outbound_transfer.warehouse import health
-from outbound_transfer.warehouse.health import MAX_FEED_LAG
+from outbound_transfer.store import health
+from outbound_transfer.store.health import MAX_FEED_LAG
 
 OK, DEGRADED, _, UNKNOWN = Health
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -10,26 +9,24 @@ from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.client.wording import format_duration
 from outbound_transfer.observability.findings import Finding, Health
-from outbound_transfer.store.schema import TableGroup, Tables
-from outbound_transfer.warehouse.destination import FeedMaintenance
-from outbound_transfer.warehouse.errors import UnknownFeed
-from outbound_transfer.warehouse.timestamps import parse_timestamp
+from outbound_transfer.store.destination import FeedMaintenance
+from outbound_transfer.store.errors import UnknownFeed
+from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.values import parse_timestamp
 
 #: Seconds after which a feed that is not read is behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600.0
 
 
-def check_tables(check: str, target: str, tables: Tables, groups: Iterable[TableGroup]) -> Finding:
+def check_tables(check: str, target: str, tables: Tables) -> Finding:
     """Return whether a database responds, and has tables that this package can use; or none yet.
 
     :param target: what the database is called.
-    :raises SchemaTooNew: they were created by a newer version of this package.
     """
     if not tables.database.is_there():
         return Finding(check, Health.OK, f"{target} is not there yet: the first task that needs it makes it.")
-    versions = {group.name: tables.version(group) for group in groups}.items()
-    shown = ", ".join(f"{name} {version or 'not made yet'}" for name, version in versions)
-    return Finding(check, Health.OK, f"{target} responds. Versions of tables: {shown}.")
+    there = {name: "" if tables.exist(group) else " not made yet" for name, group in GROUPS.items()}
+    return Finding(check, Health.OK, f"{target} responds. Tables: {', '.join(map(''.join, there.items()))}.")
 
 
 def check_feed(feed: FeedMaintenance, now: datetime) -> Finding:

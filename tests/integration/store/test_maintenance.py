@@ -12,13 +12,13 @@ from typing import Any
 
 import duckdb
 import pytest
+from outbound_transfer.store.dialects import duckdb as dialect
 
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import PollRecord
-from outbound_transfer.warehouse.dialects import duckdb as dialect
-from outbound_transfer.warehouse.errors import InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance, list_feeds
+from outbound_transfer.store.destination import PollRecord
+from outbound_transfer.store.errors import InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance, list_feeds
+from outbound_transfer.store.schema import Tables
 from support.feed_pages import event, page, tables
 from support.warehouses import Hook, duckdb_hook, held_by_another_process
 
@@ -73,7 +73,7 @@ def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
     assert SqlFeedMaintenance(feed).reset(0) == (4, 0)
     assert feed.get_or_create_cursor() == 0
     assert SqlFeedMaintenance(feed).rebuild_cursor() == (0, 2)
-    assert feed.load_page(page(2, b"junk", event(3))) == 0
+    assert feed.load_page(page(2, b"junk", event(3))).new_events == 0
     query = "SELECT action, cursor_from, cursor_to FROM outbound_transfer_feed_polls WHERE action <> 'poll'"
     assert sorted(hook.fetch(query)) == [("rebuild", 0, 2), ("reset", 4, 0)]
     assert list(SqlFeedMaintenance(feed).find_problems()) == []
@@ -156,7 +156,7 @@ def test_four_processes_that_read_a_duckdb_file_in_a_loop_fail_no_ingest(hook_of
             assert reader.stdout
             reader.stdout.readline()
         for start in range(0, 100, 10):
-            assert feed.load_page(page(start, *(event(number) for number in range(start, start + 10)))) == 10
+            assert feed.load_page(page(start, *(event(number) for number in range(start, start + 10)))).new_events == 10
         assert [reader.wait(60) for reader in readers] == [0, 0, 0, 0]
 
 
@@ -171,7 +171,7 @@ def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, m
                 feed.load_page(page(0, event(1)))
         timer = threading.Timer(0.5, let_go)
         timer.start()
-        assert feed.load_page(page(0, event(1))) == 1
+        assert feed.load_page(page(0, event(1))).new_events == 1
         timer.join()
     with closing(duckdb.connect(memory / "warehouse.duckdb")) as connection:
         assert connection.execute("SELECT count(*) FROM outbound_transfer_events").fetchone() == (1,)
@@ -181,6 +181,6 @@ def test_a_duckdb_schema_may_be_called_like_the_tables(memory: Path) -> None:
     file = memory / "warehouse.duckdb"
     with closing(duckdb.connect(file)) as connection:
         connection.execute("CREATE SCHEMA outbound_transfer")
-    feed = EventStore(Warehouse(duckdb_hook(file), schema="outbound_transfer"), "acme")
+    feed = EventStore(Tables(duckdb_hook(file), schema="outbound_transfer"), "acme")
     assert feed.get_or_create_cursor() == 0
-    assert feed.load_page(page(0, event(1))) == 1
+    assert feed.load_page(page(0, event(1))).new_events == 1

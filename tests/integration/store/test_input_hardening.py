@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from outbound_transfer.client.events import Page
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import MAX_NOTE, PollRecord
-from outbound_transfer.warehouse.errors import RowsRefused
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
+from outbound_transfer.store.destination import MAX_NOTE, PollRecord
+from outbound_transfer.store.errors import RowsRefused
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance
+from outbound_transfer.store.schema import Tables
 from support import feed_pages
 from support.feed_pages import event, page
 from support.warehouses import Hook, refuse_rows, sqlite_hook
@@ -175,7 +175,7 @@ def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:
 
 
 def test_a_full_disk_names_the_file_of_sqlite(tmp_path) -> None:
-    warehouse = Warehouse(sqlite_hook(tmp_path / "events.db"))
+    warehouse = Tables(sqlite_hook(tmp_path / "events.db"))
     with warehouse.transaction() as tx:
         tx.execute("CREATE TABLE lines (line TEXT)")
 

@@ -9,7 +9,7 @@ import psycopg.rows
 import pytest
 
 from outbound_transfer.client.events import Page
-from outbound_transfer.warehouse.events import EventStore
+from outbound_transfer.store.events import EventStore
 from support.feed_pages import CONSISTENT, PAGES, Fault, Faulty, drop_tables, rewind, state_of, tables
 from support.warehouses import Hook
 

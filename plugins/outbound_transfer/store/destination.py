@@ -1,19 +1,27 @@
 """Where the event feed is loaded: what an ingestion and the command line need of every kind of destination.
 
-A SQL database (:mod:`.events`) commits a page in a transaction, a table of the lake in a snapshot, a folder of objects
-in one object. What they have in common is decided here.
+A SQL database (:mod:`.events`) commits a page in a transaction, a table of the lake in a snapshot. What they have in
+common is decided here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from outbound_transfer.client.events import MAX_CURSOR, Page
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, InvalidName, OtherAccount, UnknownFeed
+from outbound_transfer.client.wording import pluralize
+from outbound_transfer.store.errors import (
+    CursorMoved,
+    InvalidCursor,
+    InvalidName,
+    OtherAccount,
+    TooManyRejectedLines,
+    UnknownFeed,
+)
 
 #: Characters of an account's name.
 MAX_ACCOUNT_LENGTH: Final = 250
@@ -36,17 +44,11 @@ class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-def poll_for(page: Page, new_events: int) -> PollRecord:
-    """Return the poll of a page that is loaded."""
-    return PollRecord(
-        status=200,
-        events=len(page.events),
-        new_events=new_events,
-        rejected=len(page.rejected),
-        cursor_from=page.cursor,
-        cursor_to=page.next_cursor,
-        has_more=page.has_more,
-    )
+class Loaded(NamedTuple):
+    """A page as it was stored, where some of its events may be rejected lines; and the number of new events."""
+
+    page: Page
+    new_events: int
 
 
 def check_account(account: str) -> None:
@@ -98,6 +100,21 @@ def check_expected(account: str, position: int | None, expected: int | None) -> 
         )
 
 
+def check_rejected(page: Page, max_rejected: int | None) -> None:
+    """Check how many lines of a page are not stored as events.
+
+    :param max_rejected: None for no limit.
+    :raises TooManyRejectedLines: there are more.
+    """
+    if max_rejected is not None and len(page.rejected) > max_rejected:
+        first = page.rejected[0]
+        raise TooManyRejectedLines(
+            f"{pluralize(len(page.rejected), 'line')} of the page after cursor {page.cursor} cannot be read as events, "
+            f"and max_rejected is {max_rejected}; nothing of the page was loaded. The first is line "
+            f"{first.line_number}: {first.reason}. Inspect the feed; to store such lines raw, raise max_rejected."
+        )
+
+
 class EventDestination(ABC):
     """The events, rejected lines, polls and cursor of one account's feed.
 
@@ -108,10 +125,9 @@ class EventDestination(ABC):
 
     @abstractmethod
     def get_or_create_cursor(self) -> int:
-        """Return the cursor; create or upgrade what is needed first. A new feed starts at 0.
+        """Return the cursor; create what is needed first. A new feed starts at 0.
 
         :raises InvalidCursor: the stored value is not a cursor.
-        :raises SchemaTooNew: it was created by a newer version of this package.
         :raises UnsupportedDatabase: it cannot store a page whole or not at all.
         """
 
@@ -123,13 +139,13 @@ class EventDestination(ABC):
         """
 
     @abstractmethod
-    def load_page(self, page: Page) -> int:
+    def load_page(self, page: Page, max_rejected: int | None = None) -> Loaded:
         """Store a page, its cursor and its poll: all of it, or nothing.
 
-        :return: number of events that are new.
+        :param max_rejected: number of rejected lines that it may have; None for no limit.
         :raises CursorMoved: the stored cursor is not the one that the page was read with.
-        :raises RowsRefused: rows cannot be stored as they are; the error has a page that is accepted.
-        :raises PageRefused: the page is refused as a whole.
+        :raises TooManyRejectedLines: it has more, among them events that cannot be stored as such.
+        :raises PageRefused: none of its events can be stored.
         """
 
     def log_poll(self, poll: PollRecord) -> None:  # noqa: B027  # most destinations record none
@@ -172,7 +188,8 @@ class FeedStatus(FeedPosition, frozen=True, kw_only=True):
 class FeedMaintenance(ABC):
     """Inspection and repair of a feed at its destination, for the command line.
 
-    Inspection changes nothing. In a SQL database, every change is recorded in the log of polls.
+    Inspection changes nothing. In a SQL database, every change is recorded in the log of polls. Each method raises
+    ``UnknownFeed`` if the feed has never been read.
 
     :ivar account: name of the feed's account.
     """
@@ -187,31 +204,23 @@ class FeedMaintenance(ABC):
     def read_cursor(self) -> int:
         """Return the cursor.
 
-        :raises UnknownFeed: the feed has never been read.
         :raises InvalidCursor: the stored value is not a cursor.
         """
 
+    @abstractmethod
     def read_position(self) -> FeedPosition:
         """Return where the reading stands, without counting rows.
 
-        :raises UnknownFeed: the feed has never been read.
         :raises InvalidCursor: the stored value is not a cursor.
         """
-        return self.status()
 
     @abstractmethod
     def status(self) -> FeedStatus:
-        """Return the feed's cursor, its last poll, and counts of its events.
-
-        :raises UnknownFeed: the feed has never been read.
-        """
+        """Return the feed's cursor, its last poll, and counts of its events."""
 
     @abstractmethod
     def find_problems(self) -> Iterator[str]:
-        """Yield a sentence for each problem of what is stored.
-
-        :raises UnknownFeed: the feed has never been read.
-        """
+        """Yield a sentence for each problem of what is stored."""
 
     @abstractmethod
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
@@ -222,17 +231,15 @@ class FeedMaintenance(ABC):
 
         :param expected: the cursor that it was decided at; a step back from there may be one forward by now.
         :raises InvalidCursor: ``to`` is not a cursor.
-        :raises UnknownFeed: the feed has never been read.
         :raises CursorMoved: the cursor is not ``expected``, or a reader loaded a page at the same time.
         """
 
+    @abstractmethod
     def rebuild_cursor(self) -> tuple[int | None, int]:
         """Set the cursor by the events that are stored; return the cursor before (None if invalid) and after.
 
-        What is read again is not loaded twice. Does nothing where the rows are the cursor.
+        What is read again is not loaded twice.
         """
-        cursor = self.read_cursor()
-        return cursor, cursor
 
     def _unknown_feed(self, where: str, known: Sequence[str]) -> UnknownFeed:
         hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.store.errors import InvalidName
+from outbound_transfer.store.naming import MAX_TABLE_LENGTH
 from outbound_transfer.store.schema import GROUPS, Tables
 from outbound_transfer.store.tables import TABLES
-from outbound_transfer.warehouse.errors import InvalidName
-from outbound_transfer.warehouse.naming import MAX_TABLE_LENGTH
 from support.feed_pages import PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, sqlite_hook
 
@@ -23,7 +23,7 @@ def test_names_are_quoted(any_hook: Hook, prefix: str) -> None:
     any_hook.run("CREATE TABLE victim (a int)")
     feed = tables(any_hook, prefix=prefix)
     feed.get_or_create_cursor()
-    assert feed.load_page(PAGES[0]) == 3
+    assert feed.load_page(PAGES[0]).new_events == 3
     assert feed.get_or_create_cursor() == 4
     assert any_hook.fetch("SELECT * FROM victim") == []
     quoted = '"' + prefix.replace('"', '""') + 'events"'
@@ -37,7 +37,7 @@ def test_a_schema_is_quoted_too(hook_of: Callable[[str], Hook], schema: str) -> 
     hook.run(f"CREATE SCHEMA {quoted}")
     feed = tables(hook, schema=schema, prefix=schema)
     feed.get_or_create_cursor()
-    assert feed.load_page(PAGES[0]) == 3
+    assert feed.load_page(PAGES[0]).new_events == 3
     names = hook.fetch("SELECT tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')")
     assert sorted(names) == sorted((schema + suffix,) for suffix in TABLE_NAMES)
 
@@ -45,7 +45,7 @@ def test_a_schema_is_quoted_too(hook_of: Callable[[str], Hook], schema: str) -> 
 def test_sqlite_takes_its_main_schema(tmp_path: Path) -> None:
     feed = tables(sqlite_hook(tmp_path / "warehouse.db"), schema="main")
     assert feed.get_or_create_cursor() == 0
-    assert feed.load_page(PAGES[0]) == 3
+    assert feed.load_page(PAGES[0]).new_events == 3
 
 
 def test_missing_schema_is_reported(hook: Hook) -> None:
@@ -57,7 +57,7 @@ def test_tables_of_two_prefixes_do_not_mix(hook: Hook) -> None:
     for prefix in ("a_", "b_"):
         feed = tables(hook, prefix=prefix)
         feed.get_or_create_cursor()
-        assert feed.load_page(PAGES[0]) == 3
+        assert feed.load_page(PAGES[0]).new_events == 3
 
 
 @pytest.mark.parametrize("name", ["x" * 50, "é" * 25, "a\0b", "\ud800"])
@@ -94,6 +94,6 @@ def test_a_role_that_may_not_create_tables_uses_those_that_are_there(hook_of: Ca
     try:
         feed = tables(Hook("postgresql", connect))
         assert feed.get_or_create_cursor() == 0
-        assert feed.load_page(PAGES[0]) == 3
+        assert feed.load_page(PAGES[0]).new_events == 3
     finally:
         hook.run(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -9,7 +9,7 @@ from sqlalchemy import Column, String, Table
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
-from outbound_transfer.store.tables import TABLES, TIME, TIME_COLUMNS, with_names
+from outbound_transfer.store.tables import TABLES, with_names
 
 COLUMNS = [pytest.param(column, id=str(column)) for table in TABLES for column in table.columns]
 
@@ -36,11 +36,6 @@ def test_a_copy_leaves_the_definitions_as_they_are() -> None:
         "x_events_1",
         "x_feed_polls_1",
     }
-
-
-@pytest.mark.parametrize("column", COLUMNS)
-def test_a_name_says_whether_a_column_is_a_timestamp(column: Column[Any]) -> None:
-    assert (column.name in TIME_COLUMNS) == (column.type is TIME)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=str)

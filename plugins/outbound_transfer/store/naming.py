@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from outbound_transfer.warehouse.errors import InvalidName
+from outbound_transfer.store.errors import InvalidName
 
 #: Start of the tables' names.
 DEFAULT_PREFIX: Final = "outbound_transfer_"

@@ -11,12 +11,11 @@ from typing import Any
 
 import duckdb
 import pytest
+from outbound_transfer.store.dialects import duckdb as dialect
 
 from outbound_transfer.store import duckdb as duckdb_files
 from outbound_transfer.store.errors import UnsupportedDatabase
-from outbound_transfer.store.schema import GROUPS
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects import duckdb as dialect
+from outbound_transfer.store.schema import GROUPS, Tables
 from support.feed_pages import CURSOR, PAGES, tables
 from support.first_runs import (
     DRIVERS,
@@ -122,7 +121,7 @@ def run_elsewhere(file: Path, statement: str) -> str:
 
 
 def test_a_second_use_in_a_process_lets_no_other_process_in(hook_of: Callable[[str], Hook], memory: Path) -> None:
-    with Warehouse(hook_of("duckdb")).transaction(), Warehouse(hook_of("duckdb")).read():
+    with Tables(hook_of("duckdb")).transaction(), Tables(hook_of("duckdb")).read():
         error = run_elsewhere(memory / "warehouse.duckdb", "SELECT 1")
     assert "Could not set lock on file" in error
 
@@ -140,7 +139,7 @@ def test_who_waits_for_a_file_asks_ever_more_rarely(hook_of: Callable[[str], Hoo
     monkeypatch.setattr(dialect.DuckDbConnections, "_connect", connect_late)
     monkeypatch.setattr(dialect.random, "uniform", lambda _, longest: longest)
     monkeypatch.setattr(dialect.time, "sleep", pauses.append)
-    with Warehouse(hook_of("duckdb")).transaction():
+    with Tables(hook_of("duckdb")).transaction():
         assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, *[0.5] * 4]
 
 
@@ -149,7 +148,7 @@ def test_a_file_that_changed_while_it_was_opened_is_opened_again(
 ) -> None:
     """DuckDB 2.0.0 reads the header, then locks the file: what was committed in between would be lost."""
     hook, headers = hook_of("duckdb"), []
-    with Warehouse(hook).transaction() as tx:
+    with Tables(hook).transaction() as tx:
         tx.execute("CREATE TABLE counter AS SELECT 0 AS number")
     read_header = duckdb_files.read_header
 

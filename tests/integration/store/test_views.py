@@ -12,14 +12,12 @@ from msgspec.structs import replace
 
 from outbound_transfer.client.events import Event, Page
 from outbound_transfer.client.models import Recipient, Transfer
-from outbound_transfer.store.errors import UnsupportedDatabase
+from outbound_transfer.store.destination import PollRecord
+from outbound_transfer.store.errors import MissingTables, UnsupportedDatabase
+from outbound_transfer.store.events import EventStore
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.transfers import TransferTables
 from outbound_transfer.store.views import create_views, render_views
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.destination import PollRecord
-from outbound_transfer.warehouse.errors import MissingTables
-from outbound_transfer.warehouse.events import EventStore
 from support import known_transfers
 from support.repository import REPOSITORY
 from support.warehouses import Hook
@@ -49,15 +47,15 @@ SENT = [
 
 @pytest.fixture
 def filled(hook: Hook) -> Hook:
-    warehouse = Warehouse(hook)
-    listing = TransferTables(warehouse.tables, "acme", "key", clock=lambda: NOW)
+    warehouse = Tables(hook)
+    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
     listing.sync_state()
     listing.save(SENT, NOW)
     feed = EventStore(warehouse, "acme", clock=lambda: NOW - timedelta(seconds=90))
     feed.get_or_create_cursor()
     feed.load_page(Page(0, 1, False, (Event("e", "t", at(-0.1), "{}", None, 1),), ()))
     EventStore(warehouse, "acme", clock=lambda: NOW).log_poll(PollRecord(cursor_from=1, status=429))
-    assert create_views(warehouse.tables) == create_views(warehouse.tables), "they are replaced"
+    assert create_views(warehouse) == create_views(warehouse), "they are replaced"
     return hook
 
 
@@ -91,7 +89,7 @@ def test_what_is_about_to_expire_waits_for_somebody(filled: Hook) -> None:
 
 
 def test_the_views_have_the_figures_of_known_transfers(hook: Hook) -> None:
-    known_transfers.fill(Warehouse(hook), NOW)
+    known_transfers.fill(Tables(hook), NOW)
     create_views(Tables(hook))
 
     def counts(query: str) -> list[int]:
@@ -140,21 +138,21 @@ def test_every_column_is_documented(filled: Hook) -> None:
 
 def test_views_have_the_prefix_and_the_schema_of_their_tables(hook: Hook) -> None:
     schema = {"postgresql": "public", "duckdb": "main", "sqlite": "main"}.get(hook.dialect_name)
-    warehouse = Warehouse(hook, prefix="Acme's ", schema=schema)
-    listing = TransferTables(warehouse.tables, "acme", "key", clock=lambda: NOW)
+    warehouse = Tables(hook, prefix="Acme's ", schema=schema)
+    listing = TransferTables(warehouse, "acme", "key", clock=lambda: NOW)
     listing.sync_state()
     listing.save(SENT, NOW)
     EventStore(warehouse, "acme").get_or_create_cursor()
-    assert create_views(warehouse.tables) == [f"Acme's {name}" for name in VIEWS]
+    assert create_views(warehouse) == [f"Acme's {name}" for name in VIEWS]
     quoted = "`Acme's funnel_by_day`" if hook.dialect_name == "mysql" else '"Acme\'s funnel_by_day"'
     assert hook.fetch(f"SELECT sum(sent) FROM {quoted}") == [(3,)]
 
 
 def test_tables_that_are_missing_are_named(hook: Hook) -> None:
-    warehouse = Warehouse(hook)
+    warehouse = Tables(hook)
     EventStore(warehouse, "acme").get_or_create_cursor()
     with pytest.raises(MissingTables, match=r"outbound_transfer_transfers, outbound_transfer_recipients\."):
-        create_views(warehouse.tables)
+        create_views(warehouse)
 
 
 def test_a_database_without_views_is_refused() -> None:

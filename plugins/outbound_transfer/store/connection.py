@@ -7,24 +7,30 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import BaseHook
+from outbound_transfer.store.errors import NotASqlConnection
 from outbound_transfer.store.schema import Tables
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.errors import NotASqlConnection
 
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import Connection
 
 
-#: Seconds within which a server lets a client in; the driver of PostgreSQL would wait without end.
-CONNECT_TIMEOUT: Final = 10
+#: What PostgreSQL's library does about a server that is silent: in seconds, and the last in milliseconds. It would
+#: wait for hours, or without end.
+_LIMITS: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 
 
 def find_connection(conn_id: str) -> Connection:
-    """Return a connection, whose extra has a limit for a server that is silent while it is connected to."""
+    """Return a connection, whose extra has limits for a server that is silent."""
     connection: Connection = BaseHook.get_connection(conn_id)
     if connection.conn_type == "postgres":
-        connection.extra = json.dumps({"connect_timeout": CONNECT_TIMEOUT, **connection.extra_dejson})
+        connection.extra = json.dumps({**_LIMITS, **connection.extra_dejson})
     return connection
 
 
@@ -44,25 +50,6 @@ def sql_hook(connection: Connection, hook_params: Mapping[str, Any] | None = Non
         )
     hook.get_connection = lambda other: connection if other == conn_id else BaseHook.get_connection(other)
     return hook
-
-
-def open_warehouse(
-    sql_conn_id: str,
-    *,
-    prefix: str,
-    schema: str | None,
-    timeout: float | None = None,
-    connection: Connection | None = None,
-) -> Warehouse:
-    """Return the warehouse of a connection, without connecting.
-
-    :param timeout: seconds to wait for other sessions' locks, and for the database.
-    :param connection: the connection, if it was looked up before; it is not looked up again.
-    :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-    :raises UnsupportedDatabase: events and transfers are not stored in its database.
-    """
-    hook = sql_hook(connection or find_connection(sql_conn_id))
-    return Warehouse(hook, prefix=prefix, schema=schema, timeout=timeout)
 
 
 def open_tables(sql_conn_id: str, *, prefix: str, schema: str | None) -> Tables:

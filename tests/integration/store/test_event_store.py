@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outbound_transfer.client.events import Page
+from outbound_transfer.store.errors import CursorMoved, InvalidCursor, TooManyRejectedLines
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.transfers.feed_ingest import FeedIngest
 from outbound_transfer.transfers.progress import IngestProgress
-from outbound_transfer.warehouse.errors import CursorMoved, InvalidCursor, TooManyRejectedLines
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.maintenance import SqlFeedMaintenance
 from support.feed_pages import CURSOR, IDS, PAGES, REJECTED, event, events, page, state_of, tables
 from support.warehouses import Hook
 
@@ -24,10 +24,10 @@ from support.warehouses import Hook
 def test_a_page_is_landed_with_its_cursor(any_hook: Hook) -> None:
     feed = tables(any_hook)
     assert feed.get_or_create_cursor() == 0
-    assert feed.load_page(page(0, *events(0, 2), b"junk \xff", event(2))) == 3
+    assert feed.load_page(page(0, *events(0, 2), b"junk \xff", event(2))).new_events == 3
     assert feed.get_or_create_cursor() == 4
-    assert feed.load_page(page(4)) == 0
-    assert feed.load_page(page(4, event(2), event(3))) == 1
+    assert feed.load_page(page(4)).new_events == 0
+    assert feed.load_page(page(4, event(2), event(3))).new_events == 1
     assert any_hook.fetch(IDS) == [("e0",), ("e1",), ("e2",), ("e3",)]
     assert any_hook.fetch(CURSOR) == [(6,)]
     ((raw,),) = any_hook.fetch(REJECTED)
@@ -57,7 +57,7 @@ def test_what_a_json_column_would_refuse_or_change_is_kept_as_it_came(hook: Hook
     feed = tables(hook)
     feed.get_or_create_cursor()
     line = '{"event_id":"e", "type":"t","' + field + '":' + value + "}"
-    assert feed.load_page(page(0, line.encode(), event(1, data={"a": 1}))) == 2
+    assert feed.load_page(page(0, line.encode(), event(1, data={"a": 1}))).new_events == 2
     rows = hook.fetch("SELECT data IS NULL, extra_fields, raw FROM outbound_transfer_events ORDER BY line_number")
     assert rows == [(True, None, line), (False, None, None)]
 
@@ -81,7 +81,7 @@ def test_a_page_that_postgresql_takes_in_parts_lands_in_its_order(hook_of: Calla
     padded = small.replace(b"[", b"[" + b" " * 5 * MEGABYTE)  # the same event, which came later
     first = [small, padded, event(2, data=large), event(2, data=large)]
     last = [*(event(3 + at, data=each) for at, each in enumerate(some)), small]
-    assert feed.load_page(page(0, *first, b"\0", junk, *last)) == 6
+    assert feed.load_page(page(0, *first, b"\0", junk, *last)).new_events == 6
     query = "SELECT line_number, data #>> '{}' FROM outbound_transfer_events ORDER BY line_number"
     assert hook.fetch(query) == [(1, '["first"]'), (3, large), *enumerate(some, 7)]
     assert [bytes(raw) for (raw,) in hook.fetch(REJECTED)] == [b"\0", junk]
@@ -107,7 +107,7 @@ def test_a_thousand_hostile_lines_land_as_they_came(hook: Hook) -> None:
     ]
     read = page(0, b"\xef\xbb\xbf" + lines[0], *lines[1:])
     assert len(read.events) > 800
-    assert feed.load_page(read) == len(read.events)
+    assert feed.load_page(read).new_events == len(read.events)
     as_text = "data" if hook.dialect_name == "mysql" else "CAST(data AS text)"
     landed = hook.fetch(
         f"SELECT event_id, line_number, {as_text}, raw FROM outbound_transfer_events ORDER BY line_number"
@@ -127,7 +127,7 @@ def test_a_line_of_50_megabytes_lands_in_bounded_memory(hook_of: Callable[[str],
     line = b'{"event_id": 1, "type": "t", "data": "' + b"\\n" * (size // 2) + b'"}'
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    assert feed.load_page(page(0, line, event(2))) == 2
+    assert feed.load_page(page(0, line, event(2))).new_events == 2
     assert _memory("VmHWM") - before < times * size
     # Its JSON, quotes included; PostgreSQL's jsonb is written as text again.
     column = "CAST(data AS text)" if hook.dialect_name == "postgresql" else "data"
@@ -159,7 +159,7 @@ def test_a_warehouse_takes_whatever_the_feed_calls_an_event(hook: Hook, rows: li
         for number, (data, kind, stamp) in enumerate(rows, cursor)
     ]
     read = page(cursor, *lines)
-    assert feed.load_page(read) == len(read.events)
+    assert feed.load_page(read).new_events == len(read.events)
     data_as_text = "data" if hook.dialect_name == "mysql" else "CAST(data AS text)"
     landed = hook.fetch(
         f"SELECT type, timestamp, {data_as_text}, raw FROM outbound_transfer_events WHERE cursor_from = {cursor}"
@@ -190,8 +190,8 @@ def test_a_reset_reads_everything_again_without_duplicates(hook: Hook) -> None:
         hook.run(reset)
         assert feed.get_or_create_cursor() == 0
         # The pages are cut otherwise this time.
-        assert feed.load_page(page(0, *lines[:5])) == 0
-        assert feed.load_page(page(5, *lines[5:])) == 0
+        assert feed.load_page(page(0, *lines[:5])).new_events == 0
+        assert feed.load_page(page(5, *lines[5:])).new_events == 0
         assert (hook.fetch(IDS), [bytes(raw) for (raw,) in hook.fetch(REJECTED)]) == before
         assert before[1] == [b"junk", b"more junk"]
 
@@ -204,9 +204,9 @@ def test_an_event_that_comes_again_is_the_same_however_the_database_keeps_it(any
     feed.get_or_create_cursor()
     lines = [f'{{"event_id": {at}, "type": "t", "else": {at}, "data": {value}}}' for at, value in enumerate(VALUES)]
     read = page(0, *(line.encode() for line in lines), event(1, timestamp=5), event(2, type="日本"))
-    assert feed.load_page(read) == len(read.events) == len(VALUES) + 2
+    assert feed.load_page(read) == len(read.events).new_events == len(VALUES) + 2
     SqlFeedMaintenance(feed).reset(0)
-    assert feed.load_page(read) == 0
+    assert feed.load_page(read).new_events == 0
 
 
 def loaded_by(feed: EventStore, read: Page) -> int:
@@ -314,7 +314,7 @@ def test_feeds_share_tables_but_neither_cursors_nor_ids(hook: Hook) -> None:
     one.get_or_create_cursor()
     one.load_page(page(0, event(1), b"junk", next_cursor=7))
     assert other.get_or_create_cursor() == 0
-    assert other.load_page(page(0, event(1), b"junk")) == 1
+    assert other.load_page(page(0, event(1), b"junk")).new_events == 1
     assert one.get_or_create_cursor() == 7
     assert len(hook.fetch(IDS)) == len(hook.fetch(REJECTED)) == 2
 
@@ -323,4 +323,4 @@ def test_full_pages_land(hook: Hook) -> None:
     feed = tables(hook)
     feed.get_or_create_cursor()
     full = [page(s, *(event(n, data={"name": "x" * 500}) for n in range(s, s + 1_000))) for s in range(0, 5_000, 1_000)]
-    assert [feed.load_page(each) for each in full] == [1_000] * 5
+    assert [feed.load_page(each).new_events for each in full] == [1_000] * 5

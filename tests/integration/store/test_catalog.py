@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from outbound_transfer.store.schema import GROUPS
+from outbound_transfer.store.schema import GROUPS, Tables
 from outbound_transfer.store.tables import TABLES
-from outbound_transfer.warehouse.database import Warehouse
 from support.warehouses import Hook
 
 PREFIX = "100%s 'it'"
@@ -35,7 +34,7 @@ QUERIES = {
 def test_comments_are_in_the_catalog(hook_of: Callable[[str], Hook], database: str) -> None:
     hook = hook_of(database)
     for group in GROUPS:
-        Warehouse(hook, prefix=PREFIX).tables.create(group)
+        Tables(hook, prefix=PREFIX).tables.create(group)
     of_tables, of_columns = QUERIES[database]
 
     assert {(PREFIX + table.name, table.comment) for table in TABLES} <= set(hook.fetch(of_tables))

@@ -11,16 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from outbound_transfer.store.dialects.mysql import MySqlDialect
 
 from outbound_transfer.client.events import Page
-from outbound_transfer.store.schema import GROUPS
+from outbound_transfer.store.errors import PageRefused, RowsRefused
+from outbound_transfer.store.events import EventStore
+from outbound_transfer.store.rows import event_rows
+from outbound_transfer.store.schema import GROUPS, Tables
 from outbound_transfer.store.tables import EVENTS, TABLES
-from outbound_transfer.warehouse.database import Warehouse
-from outbound_transfer.warehouse.dialects.mysql import MySqlDialect
-from outbound_transfer.warehouse.errors import PageRefused, RowsRefused
-from outbound_transfer.warehouse.events import EventStore
-from outbound_transfer.warehouse.rows import event_rows
-from outbound_transfer.warehouse.timestamps import utc_now
+from outbound_transfer.store.values import utc_now
 from support.feed_pages import Faulty, event, page, tables
 from support.mariadb import Database
 from support.timeouts import eventually
@@ -68,9 +67,9 @@ def test_every_character_lands_unchanged(hook: Hook) -> None:
 def test_ids_that_differ_by_case_accent_or_trailing_space_are_different(hook: Hook) -> None:
     feed = ready(hook)
     ids = ["aB1", "Ab1", "e", "\xe9", "e\u0301", "a", "a ", "🎉a", "🚀a", "ß", "ss", "ﬁ", "fi"]
-    assert feed.load_page(page(0, *(event(0, event_id=one) for one in ids))) == len(ids)
+    assert feed.load_page(page(0, *(event(0, event_id=one) for one in ids))).new_events == len(ids)
     assert [row[0] for row in stored(hook)] == ids
-    assert feed.load_page(page(len(ids), *(event(0, event_id=one) for one in ids))) == 0
+    assert feed.load_page(page(len(ids), *(event(0, event_id=one) for one in ids))).new_events == 0
 
 
 def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) -> None:
@@ -87,9 +86,9 @@ def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) 
 
 
 def test_tables_say_what_they_need(hook: Hook) -> None:
-    warehouse = Warehouse(hook)
+    warehouse = Tables(hook)
     for group in GROUPS:
-        warehouse.tables.create(group)
+        warehouse.create(group)
     found = hook.fetch(
         "SELECT table_name, engine, row_format FROM information_schema.tables WHERE table_schema = database()"
     )
@@ -137,8 +136,8 @@ def test_what_a_connection_brings_changes_nothing(mariadb: Database, name: str) 
     hook = Hook("mysql", lambda: mariadb.connect(**options))
     feed = ready(hook)
     line = json.dumps({"event_id": "'\\", "type": "🎉\\", "data": "日本 '"}, ensure_ascii=False).encode()
-    assert feed.load_page(page(0, line, b"junk")) == 1
-    assert feed.load_page(page(2, line, b"junk")) == 0
+    assert feed.load_page(page(0, line, b"junk")).new_events == 1
+    assert feed.load_page(page(2, line, b"junk")).new_events == 0
     assert hook.fetch(f"SELECT event_id, data FROM {PREFIX}events") == [("'\\", '"日本 \'"')]
     assert feed.read_cursor() == 4
 
@@ -147,7 +146,7 @@ def test_names_that_differ_by_case_are_different_tables(hook: Hook) -> None:
     for prefix in ("a_", "A_"):
         feed = tables(hook, prefix=prefix)
         feed.get_or_create_cursor()
-        assert feed.load_page(page(0, event(1))) == 1
+        assert feed.load_page(page(0, event(1))).new_events == 1
 
 
 def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) -> None:
@@ -160,7 +159,7 @@ def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) ->
             attempts += what.startswith("UPDATE")
             return run()
 
-    watched, other = Watching(0, after=False).tables(hook), Warehouse(hook)
+    watched, other = Watching(0, after=False).tables(hook), Tables(hook)
     row = event_rows("acme", page(0, event(1)), utc_now())
     with ThreadPoolExecutor(1) as pool, other.transaction() as tx:
         # It changes more rows than the page, so that the database ends the page's transaction.
@@ -190,7 +189,7 @@ def test_a_user_who_may_not_create_tables_uses_those_that_are_there(mariadb: Dat
     try:
         root.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {mariadb.name}.* TO '{user}'@'localhost'")
         feed = ready(Hook("mysql", lambda: MySQLdb.connect(unix_socket=mariadb.socket, user=user, db=mariadb.name)))
-        assert feed.load_page(page(0, event(1))) == 1
+        assert feed.load_page(page(0, event(1))).new_events == 1
     finally:
         root.run(f"DROP USER '{user}'@'localhost'")
 
@@ -201,7 +200,7 @@ def test_no_index_of_a_users_own_loses_an_event(hook: Hook) -> None:
     loaded = page(0, event(1), event(2), event(3))
     with pytest.raises(RowsRefused) as refused:
         feed.load_page(loaded)
-    assert feed.load_page(refused.value.page) == 1
+    assert feed.load_page(refused.value.page).new_events == 1
     assert len(stored(hook)) == 1
     assert hook.fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(2,)]
 
@@ -216,4 +215,4 @@ def test_a_lock_wait_timeout_is_no_moved_cursor(hook: Hook) -> None:
         tx.fetchall()
         with pytest.raises(Exception, match=r"1205|Lock wait timeout|max_statement_time"):
             feed.load_page(page(0, event(1)))
-    assert feed.load_page(page(0, event(1))) == 1
+    assert feed.load_page(page(0, event(1))).new_events == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.warehouse.errors import CursorMoved
+from outbound_transfer.store.errors import CursorMoved
 from support.feed_pages import CURSOR, IDS, PAGES, Faulty, drop_tables, events, page, tables
 from support.timeouts import TEST_TIMEOUT
 from support.warehouses import Hook, sqlite_hook
@@ -151,6 +151,6 @@ def test_sqlite_waits_for_another_writer(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(1) as pool:
             releasing = pool.submit(release)
-            assert Signaling(0, after=False).tables(hook).load_page(PAGES[0]) == 3
+            assert Signaling(0, after=False).tables(hook).load_page(PAGES[0]).new_events == 3
             assert released.is_set()
             releasing.result()

@@ -1,4 +1,4 @@
-"""Timestamps as text, in one format that sorts by time."""
+"""Values as databases take them: timestamps of the service in one format that sorts by time, and texts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def utc_now() -> datetime:
 
 def format_timestamp(timestamp: datetime) -> str:
     """Return e.g. ``2026-01-31T23:59:59.123456Z``: the length is fixed, so that the text sorts by time."""
-    return _format_utc(timestamp.astimezone(UTC))
-
-
-def _format_utc(timestamp: datetime) -> str:
-    return timestamp.isoformat(timespec="microseconds")[:26] + "Z"
+    return timestamp.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def read_event_time(timestamp: str | None) -> datetime | None:
@@ -54,11 +50,11 @@ def read_event_time(timestamp: str | None) -> datetime | None:
 def parse_event_timestamp(timestamp: str | None) -> str | None:
     """Return a timestamp of the service in the format of :func:`format_timestamp`; None as above."""
     found = read_event_time(timestamp)
-    return None if found is None else _format_utc(found)
+    return None if found is None else format_timestamp(found)
 
 
 def parse_timestamp(value: Any) -> datetime | None:
-    """Parse a timestamp as databases return it: a datetime or ISO 8601 text. None if it is neither."""
+    """Parse a timestamp as it was stored: a datetime or ISO 8601 text. None if it is neither."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value.strip())
@@ -67,3 +63,8 @@ def parse_timestamp(value: Any) -> datetime | None:
     if not isinstance(value, datetime):
         return None
     return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def storable_text(text: str) -> str:
+    """Return ``text`` without the characters that some database cannot store: NUL and unpaired surrogates."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
