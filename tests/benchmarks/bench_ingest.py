@@ -22,6 +22,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.silent_proxy import silent_proxy
 
@@ -129,7 +131,7 @@ def page(target: dict[str, Any]) -> dict[str, Any]:
     """
     destination = _destination(target)
     cursor = destination.get_or_create_cursor()
-    statements = _count_statements(destination.warehouse) if target["warehouse"] != "iceberg" else []
+    statements = _count_statements() if target["warehouse"] != "iceberg" else []
     cpu = sum(os.times()[:2])
     took = _load_pages(destination, cursor, target["pages"])
     costs = {
@@ -144,26 +146,10 @@ def page(target: dict[str, Any]) -> dict[str, Any]:
     return costs
 
 
-def _count_statements(warehouse: Any) -> list[str]:
-    """Return a list that grows by each statement that the warehouse executes from now on."""
+def _count_statements() -> list[str]:
+    """Return a list that grows by each statement that is executed from now on."""
     statements: list[str] = []
-
-    class Counted:
-        def __init__(self, counted: Any) -> None:
-            self._counted = counted
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._counted, name)
-
-        def cursor(self) -> Counted:
-            return Counted(self._counted.cursor())
-
-        def execute(self, statement: str, *parameters: Any) -> Any:
-            statements.append(statement)
-            return self._counted.execute(statement, *parameters)
-
-    connect = warehouse.connect
-    warehouse.connect = lambda: Counted(connect())
+    sa.event.listen(sa.Engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
     return statements
 
 

@@ -12,7 +12,6 @@ import pytest
 from outbound_transfer.client.events import Page
 from outbound_transfer.client.models import Recipient, Transfer
 from outbound_transfer.store.destination import EventDestination, FeedMaintenance
-from outbound_transfer.store.errors import RowsRefused
 from outbound_transfer.store.events import EventStore
 from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.personal_data import AddressSearch
@@ -55,10 +54,7 @@ class Destination(NamedTuple):
         for each in pages:
             feed = self.feed()
             assert feed.get_or_create_cursor() == each.cursor
-            try:
-                feed.load_page(each)
-            except RowsRefused as refused:
-                feed.load_page(refused.page)
+            feed.load_page(each)
 
     def read_again(self, *pages: Page) -> None:
         cursor = self.maintenance().read_cursor()

@@ -20,7 +20,7 @@ from outbound_transfer.files.attached import Held
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.schema import FEED, LISTING, Tables
 from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS
-from outbound_transfer.store.values import format_timestamp, parse_timestamp
+from outbound_transfer.store.values import format_timestamp, read_event_time
 
 ACCOUNT = "account.example.com"
 CONN_ID = "outbound_transfer_default"
@@ -117,7 +117,7 @@ def fill_listing(warehouse: Tables, count: int, now: datetime, *, days: float = 
         for row in made
     ]  # fmt: skip
     recipients = [
-        (ACCOUNT, row["transfer_id"], at, each["email"], each["name"], parse_timestamp(each["picked_up_at"]))
+        (ACCOUNT, row["transfer_id"], at, each["email"], each["name"], read_event_time(each["picked_up_at"]))
         for row in made
         for at, each in enumerate(json.loads(row["recipients"]), 1)
     ]

@@ -115,7 +115,7 @@ DRIVERS: dict[str, dict[str, Any]] = {
 
 
 def sqlite_hook(file: Path) -> Hook:
-    return Hook("sqlite", lambda: sqlite3.connect(f"file:{file}", uri=True))
+    return Hook("sqlite", lambda: sqlite3.connect(f"file:{file}", uri=True), uri=f"sqlite:///{file}")
 
 
 def duckdb_hook(file: Path) -> Hook:

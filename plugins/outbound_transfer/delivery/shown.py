@@ -15,7 +15,7 @@ from outbound_transfer.observability import metrics
 from outbound_transfer.store.config import stores_recipients
 from outbound_transfer.store.personal_data import ADDRESS
 from outbound_transfer.store.rows import Shown
-from outbound_transfer.store.values import parse_event_timestamp, parse_timestamp, storable_text
+from outbound_transfer.store.values import parse_event_timestamp, read_event_time, storable_text
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import Transfer
@@ -73,8 +73,8 @@ def _shown(transfer: Transfer) -> Shown:
         subject=storable_text(transfer.subject),
         recipient_count=len(transfer.recipients),
         picked_up_count=transfer.picked_up_count,
-        sent_at=parse_timestamp(parse_event_timestamp(transfer.sent_at)),
-        expires_at=parse_timestamp(parse_event_timestamp(transfer.expires_at)),
+        sent_at=read_event_time(transfer.sent_at),
+        expires_at=read_event_time(transfer.expires_at),
         recipients=recipients,
     )
 

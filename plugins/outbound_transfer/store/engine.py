@@ -166,9 +166,8 @@ class Database:
 
     def clock(self) -> sa.ColumnElement[datetime]:
         """Return the time for a statement: of the server, as the clocks of workers differ."""
-        if self.name == "postgresql":
-            return sa.func.clock_timestamp(type_=Time)
-        return sa.func.sysdate(sa.text("6"), type_=Time) if self.name == "mysql" else sa.literal(utc_now(), Time)
+        clocks = {"postgresql": "clock_timestamp()", "mysql": "SYSDATE(6)"}
+        return sa.literal_column(clocks[self.name], Time()) if self.name in clocks else sa.literal(utc_now(), Time)
 
     def create_tables(self, tables: Sequence[sa.Table]) -> None:
         """Create the tables, of one schema, that do not exist. Several sessions may do so at the same time.
@@ -195,18 +194,13 @@ class Database:
             there = sa.inspect(tx)
             found = [each for each in tables if there.has_table(each.name, each.schema)]
             if missing := [each for each in tables if each not in found]:  # without, no right to create is needed
-                self._lock_catalog(tx)
+                if self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
+                    for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
+                        tx.exec_driver_sql(statement)
                 for table in missing:
                     table.kwargs["mysql_row_format"] = "DYNAMIC"  # in others, the keys are too long for an index
                     table.create(tx, checkfirst=True)
         return found
-
-    def _lock_catalog(self, tx: sa.Connection) -> None:
-        if self.name == "postgresql":  # two sessions that create one table at the same time collide in the catalog
-            tx.exec_driver_sql("SELECT pg_advisory_xact_lock(8029759185026510692)")
-        elif self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
-            for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
-                tx.exec_driver_sql(statement)
 
     def _check_columns(self, table: sa.Table) -> None:
         try:
@@ -242,7 +236,7 @@ class Database:
 
     def _connect(self) -> Any:
         try:
-            return self._wait(self._open)
+            return self._wait(self._hook.get_conn)
         except Exception:
             conn_id = getattr(self._hook, getattr(self._hook, "conn_name_attr", ""), "none")
             metrics.DATABASE_FAILURES.emit(sql_conn_id=conn_id)
@@ -286,32 +280,21 @@ class Database:
 
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
-        # DuckDB reads the header of a file before it locks it, and two processes that create one may both succeed: the
-        # later would write over what the other has committed.
-        with Path(f"{self._duckdb_file()}.lock").open("w") as file:
-            self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
-            yield
+        """Keep others from the file of DuckDB, which reads its header before it locks it, and creates it unlocked.
 
-    def _duckdb_file(self) -> Path:
+        Of two transactions that open it at once, the later would write over what the other has committed. A second file
+        tells threads and tasks apart; the lock of the file itself, which a process has only once, other programs.
+        """
         if (path := self._find_file()) is None:
             raise UnsupportedDatabase(
                 "The connection leads to no file of DuckDB: set its host to the path of one. A database in memory is "
                 "lost when the process ends"
             )
-        return path
-
-    def _open(self) -> Any:
-        before = self._changed_at()
-        opened = self._hook.get_conn()
-        if before != self._changed_at():  # by another program, which knows no lock of this package, or as it is new
-            opened.close()
-            raise BlockingIOError("another program has changed the file while it was opened")
-        return opened
-
-    def _changed_at(self) -> int:
-        """Return when the file of DuckDB was changed, in nanoseconds; 0 if it is not there yet, or another database."""
-        file = self._duckdb_file() if self.name == "duckdb" else None
-        return file.stat().st_mtime_ns if file and file.exists() else 0
+        with Path(f"{path}.lock").open("w") as file:
+            self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            with path.open("r+b") if path.exists() else nullcontext(file) as locked:
+                self._wait(lambda: fcntl.lockf(locked, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                yield
 
     def _wait(self, attempt: Callable[[], T]) -> T:
         """Repeat an attempt as long as others have the file of DuckDB open."""
@@ -325,14 +308,14 @@ class Database:
                 if time.monotonic() > deadline:
                     text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
                     raise WarehouseBusy(f"{text}: {error}") from error
-            time.sleep(0.02)
+            time.sleep(0.005)
 
 
-def is_refusal(error: DBAPIError) -> bool:
-    """Return whether the values of a row may have caused an error."""
+def is_refusal(error: Exception) -> bool:
+    """Return whether the values of a row may have caused an error, of the database or of its driver."""
     code = code_of(error)
     of_class = code[:2] if isinstance(code, str) else code
-    return isinstance(error, DataError | IntegrityError) or of_class in _OF_VALUES
+    return isinstance(error, DataError | IntegrityError | ValueError) or of_class in _OF_VALUES
 
 
 def _is_one_of(error: DBAPIError, kinds: Iterable[str | int]) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from outbound_transfer.client.errors import OutboundTransferError
+
+#: What databases say of a full disk.
+_FULL: Final = re.compile("disk( is)? full|no space left", re.IGNORECASE)
 
 
 def first_line(error: BaseException) -> str:
@@ -21,8 +25,9 @@ def code_of(error: BaseException | None) -> Any:
 def words_of(error: BaseException | None) -> str:
     """Return class, code and first line of an error, by the driver's own if SQLAlchemy has wrapped it."""
     cause: Any = getattr(error, "orig", None) or error
-    code = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    return f"{type(cause).__name__}{f' {code}' if code else ''}: {first_line(cause)[:300]}"
+    code, text = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None), first_line(cause)[:300]
+    remedy = ". Make room on the disk of the database" if _FULL.search(text) else ""
+    return f"{type(cause).__name__}{f' {code}' if code else ''}: {text}{remedy}"
 
 
 class UnsupportedDatabase(OutboundTransferError):

@@ -100,7 +100,7 @@ class EventStore(EventDestination):
     def load_page(self, page: Page, max_rejected: int | None = None) -> Loaded:
         try:
             return self._load(page, max_rejected)
-        except DBAPIError as error:
+        except (DBAPIError, ValueError) as error:
             if not is_refusal(error):
                 raise
         refused = {event.line_number: reason for event in page.events if (reason := self._refusal(event))}
@@ -147,7 +147,7 @@ class EventStore(EventDestination):
                 raise _RolledBack
         except _RolledBack:
             return None
-        except DBAPIError as error:
+        except (DBAPIError, ValueError) as error:
             if not is_refusal(error):
                 raise
             return words_of(error).replace("\0", " ")

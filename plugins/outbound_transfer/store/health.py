@@ -12,7 +12,7 @@ from outbound_transfer.observability.findings import Finding, Health
 from outbound_transfer.store.destination import FeedMaintenance
 from outbound_transfer.store.errors import UnknownFeed
 from outbound_transfer.store.schema import GROUPS, Tables
-from outbound_transfer.store.values import parse_timestamp
+from outbound_transfer.store.values import read_event_time
 
 #: Seconds after which a feed that is not read is behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600.0
@@ -36,7 +36,7 @@ def check_feed(feed: FeedMaintenance, now: datetime) -> Finding:
     :raises InvalidCursor: the stored value is not a cursor.
     """
     position = feed.read_position()
-    since = parse_timestamp(position.page_at or position.updated_at)
+    since = read_event_time(position.page_at or position.updated_at)
     return judge_feed(
         position.cursor,
         (now - since).total_seconds() if since else None,

@@ -90,29 +90,31 @@ class SqlFeedMaintenance(FeedMaintenance):
         )
 
     def find_problems(self) -> Iterator[str]:
-        position, events, polls = self.read_cursor(), self._events.c, self._polls.c
+        position = self.read_cursor()
+        with self._database.begin(reads_only=True) as tx:
+            problems = list(self._find_problems(tx, position))
+        yield from problems
+
+    def _find_problems(self, tx: sa.Connection, position: int) -> Iterator[str]:
+        events, polls, reason = self._events.c, self._polls.c, self._rejected.c.reason
+        if doubled := self._count_repeated(tx, events.event_id):
+            yield f"{pluralize(doubled, 'event id')} found more than once"
+        for name, table in (("events", self._events), ("rejected_lines", self._rejected)):
+            if count := tx.scalar(self._select(table, sa.func.count()).where(table.c.cursor_from >= position)):
+                yield (
+                    f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was set back or "
+                    "lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
+                )
+        if count := tx.scalar(self._select(self._rejected, sa.func.count()).where(reason == OTHER_CONTENT)):
+            yield (
+                f"{pluralize(count, 'rejected line')} with the id of a stored event and other content: the feed has "
+                "changed the event, or it was that of another account"
+            )
+        if unordered := self._count_repeated(tx, events.cursor_from, events.line_number, events.loaded_at):
+            yield f"{pluralize(unordered, 'row')} with the page, line and load time of another row"
         moves = self._select(self._polls, polls.cursor_from, polls.cursor_to, polls.polled_at)
         moves = moves.where(polls.cursor_to.is_not(None)).order_by(polls.polled_at)
-        with self._database.begin(reads_only=True) as tx:
-            if doubled := self._count_repeated(tx, events.event_id):
-                yield f"{pluralize(doubled, 'event id')} found more than once"
-            for name, table in (("events", self._events), ("rejected_lines", self._rejected)):
-                beyond = self._select(table, sa.func.count()).where(table.c.cursor_from >= position)
-                if count := tx.scalar(beyond):
-                    yield (
-                        f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was set "
-                        "back or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these "
-                        "pages"
-                    )
-            conflicts = self._select(self._rejected, sa.func.count()).where(self._rejected.c.reason == OTHER_CONTENT)
-            if count := tx.scalar(conflicts):
-                yield (
-                    f"{pluralize(count, 'rejected line')} with the id of a stored event and other content: the feed "
-                    "has changed the event, or it was that of another account"
-                )
-            if unordered := self._count_repeated(tx, events.cursor_from, events.line_number, events.loaded_at):
-                yield f"{pluralize(unordered, 'row')} with the page, line and load time of another row"
-            yield from _find_cursor_gaps(tx.execute(moves.execution_options(yield_per=1_000)), position)
+        yield from _find_cursor_gaps(tx.execute(moves.execution_options(yield_per=1_000)), position)
 
     def _count_repeated(self, tx: sa.Connection, *columns: sa.ColumnElement[Any]) -> int:
         """Return how many combinations of values several of the feed's events have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 #: How a date and time begins: a day of a month or of a week, then an hour. Newer Pythons read 24 as an hour, too.
 _DATE_AND_HOUR: Final = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d-?\d)[Tt ]([01]\d|2[0-3])", re.ASCII)
@@ -51,18 +51,6 @@ def parse_event_timestamp(timestamp: str | None) -> str | None:
     """Return a timestamp of the service in the format of :func:`format_timestamp`; None as above."""
     found = read_event_time(timestamp)
     return None if found is None else format_timestamp(found)
-
-
-def parse_timestamp(value: Any) -> datetime | None:
-    """Parse a timestamp as it was stored: a datetime or ISO 8601 text. None if it is neither."""
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value.strip())
-        except ValueError:
-            return None
-    if not isinstance(value, datetime):
-        return None
-    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def storable_text(text: str) -> str:

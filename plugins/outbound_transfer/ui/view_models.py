@@ -16,7 +16,7 @@ from outbound_transfer.client.web_links import transfer_url
 from outbound_transfer.client.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.delivery.row import Memory
 from outbound_transfer.store.health import is_behind
-from outbound_transfer.store.values import parse_timestamp
+from outbound_transfer.store.values import read_event_time
 from outbound_transfer.ui.filters import FINISHED_STATUSES
 from outbound_transfer.ui.queries import Row
 
@@ -96,7 +96,7 @@ def _show_recipient(row: Row) -> Shown:
     return {
         "email": clean(email),
         "name": clean(name) if name and name != email else "",
-        "picked_up_at": parse_timestamp(row.get("picked_up_at")),
+        "picked_up_at": read_event_time(row.get("picked_up_at")),
     }
 
 
@@ -133,14 +133,14 @@ def show_feed(row: Row, now: datetime) -> Shown:
     """Return the state of an account's event feed. Its ``lag`` is the number of seconds since the warehouse had
     everything that the feed had; None if unknown.
     """
-    loaded_at, has_more, status = parse_timestamp(row.get("loaded_at")), row.get("has_more"), row.get("status")
+    loaded_at, has_more, status = row.get("loaded_at"), row.get("has_more"), row.get("status")
     # Rows from before polls were logged have no page.
-    since = loaded_at or parse_timestamp(row["updated_at"])
+    since = loaded_at or row["updated_at"]
     lag = (now - since).total_seconds() if since else None
     return {
         "name": clean(row["account"]),
         "cursor": to_int(row["cursor"]),
-        "polled_at": parse_timestamp(row.get("polled_at")),
+        "polled_at": row.get("polled_at"),
         "status": "no response" if status is None else str(to_int(status)),
         "note": clean(row.get("note") or "", 500),
         "has_more": bool(has_more),

@@ -12,10 +12,9 @@ from typing import Any
 
 import duckdb
 import pytest
-from outbound_transfer.store.dialects import duckdb as dialect
 
 from outbound_transfer.store.destination import PollRecord
-from outbound_transfer.store.errors import InvalidCursor, InvalidName, SchemaTooNew, WarehouseBusy
+from outbound_transfer.store.errors import InvalidCursor, InvalidName, WarehouseBusy
 from outbound_transfer.store.events import EventStore
 from outbound_transfer.store.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.store.schema import Tables
@@ -52,7 +51,7 @@ def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
     found = SqlFeedMaintenance(feed).status()
     assert (found.cursor, found.caught_up, found.events, found.rejected, found.status) == (4, True, 3, 1, 200)
     assert list(SqlFeedMaintenance(feed).find_problems()) == []
-    assert list_feeds(feed.warehouse) == ["acme"]
+    assert list_feeds(feed.tables) == ["acme"]
 
 
 def test_verify_says_what_is_wrong(hook: Hook) -> None:
@@ -79,17 +78,6 @@ def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
     assert list(SqlFeedMaintenance(feed).find_problems()) == []
     with pytest.raises(InvalidCursor):
         SqlFeedMaintenance(feed).reset(-1)
-
-
-# ------------------------------------------------------------------------------------------------------- other versions
-
-
-def test_tables_of_a_later_version_are_left_alone(hook: Hook) -> None:
-    feed = tables(hook)
-    feed.get_or_create_cursor()
-    hook.run("UPDATE outbound_transfer_schema_version SET version = 99")
-    with pytest.raises(SchemaTooNew, match="install the provider that made"):
-        feed.get_or_create_cursor()
 
 
 def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:
@@ -160,15 +148,13 @@ def test_four_processes_that_read_a_duckdb_file_in_a_loop_fail_no_ingest(hook_of
         assert [reader.wait(60) for reader in readers] == [0, 0, 0, 0]
 
 
-def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, memory: Path, monkeypatch: Any) -> None:
+def test_duckdb_waits_for_another_process_and_says_so_in_the_end(hook_of: Any, memory: Path) -> None:
     hook = hook_of("duckdb")
     feed = tables(hook)
     feed.get_or_create_cursor()
     with held_by_another_process(memory / "warehouse.duckdb") as let_go:
-        with monkeypatch.context() as patch:
-            patch.setattr(dialect, "LOCK_TIMEOUT", 0.2)
-            with pytest.raises(WarehouseBusy, match="in use for 0 s"):
-                feed.load_page(page(0, event(1)))
+        with pytest.raises(WarehouseBusy, match="in use for 0 s"):
+            tables(hook, timeout=0.2).load_page(page(0, event(1)))
         timer = threading.Timer(0.5, let_go)
         timer.start()
         assert feed.load_page(page(0, event(1))).new_events == 1

@@ -7,17 +7,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from outbound_transfer.store.dialects.mysql import MySqlDialect
+from sqlalchemy.exc import IntegrityError
 
-from outbound_transfer.client.events import Page
-from outbound_transfer.store.errors import PageRefused, RowsRefused
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.rows import event_rows
-from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.insert import insert_new
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import EVENTS, TABLES
 from outbound_transfer.store.values import utc_now
 from support.feed_pages import Faulty, event, page, tables
@@ -72,23 +69,9 @@ def test_ids_that_differ_by_case_accent_or_trailing_space_are_different(hook: Ho
     assert feed.load_page(page(len(ids), *(event(0, event_id=one) for one in ids))).new_events == 0
 
 
-def test_a_row_that_cannot_be_sent_is_an_error_that_says_what_to_do(hook: Hook) -> None:
-    feed = ready(hook)
-    dialect = feed.warehouse.dialect
-    assert isinstance(dialect, MySqlDialect)
-    dialect.server = replace(dialect.server, max_packet=1_000_000)
-    loaded: Page = page(0, event(1), event(2, data="x" * 1_000_000))
-    with pytest.raises(RowsRefused) as refused:
-        feed.load_page(loaded)
-    with pytest.raises(PageRefused, match="max_allowed_packet, which is 1,000,000 bytes: raise it"):
-        feed.load_page(refused.value.page)
-    assert stored(hook) == []
-
-
 def test_tables_say_what_they_need(hook: Hook) -> None:
     warehouse = Tables(hook)
-    for group in GROUPS:
-        warehouse.create(group)
+    warehouse.create(TABLES)
     found = hook.fetch(
         "SELECT table_name, engine, row_format FROM information_schema.tables WHERE table_schema = database()"
     )
@@ -150,7 +133,7 @@ def test_names_that_differ_by_case_are_different_tables(hook: Hook) -> None:
 
 
 def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) -> None:
-    feed = ready(hook)
+    feed, read = ready(hook), page(0, event(1))
     attempts = 0
 
     class Watching(Faulty):
@@ -159,16 +142,15 @@ def test_a_deadlock_with_another_session_loads_the_page_after_all(hook: Hook) ->
             attempts += what.startswith("UPDATE")
             return run()
 
-    watched, other = Watching(0, after=False).tables(hook), Tables(hook)
-    row = event_rows("acme", page(0, event(1)), utc_now())
-    with ThreadPoolExecutor(1) as pool, other.transaction() as tx:
+    watched, row = Watching(0, after=False).tables(hook), feed._event_row(read.events[0], 0, utc_now())
+    with ThreadPoolExecutor(1) as pool, feed.database.begin() as tx:
         # It changes more rows than the page, so that the database ends the page's transaction.
-        other.insert(tx, EVENTS, [*row, *((*row[0][:1], f"other {number}", *row[0][2:]) for number in range(100))])
-        loading = pool.submit(watched.load_page, page(0, event(1)))
+        insert_new(tx, feed.tables.named(EVENTS), [row, *(row | {"event_id": f"other {at}"} for at in range(100))])
+        loading = pool.submit(watched.load_page, read)
         eventually(lambda: _is_waiting(hook))
         feed.compare_and_set_cursor(tx, 0, 7)
-        tx.execute("ROLLBACK")
-        assert loading.result() == 1
+        tx.rollback()
+        assert loading.result().new_events == 1
     assert attempts == 2
     assert stored(hook) == [("e1", "{}")]
     assert feed.read_cursor() == 1
@@ -197,12 +179,9 @@ def test_a_user_who_may_not_create_tables_uses_those_that_are_there(mariadb: Dat
 def test_no_index_of_a_users_own_loses_an_event(hook: Hook) -> None:
     feed = ready(hook)
     hook.run('CREATE UNIQUE INDEX mine ON outbound_transfer_events ("type"(10))')
-    loaded = page(0, event(1), event(2), event(3))
-    with pytest.raises(RowsRefused) as refused:
-        feed.load_page(loaded)
-    assert feed.load_page(refused.value.page).new_events == 1
-    assert len(stored(hook)) == 1
-    assert hook.fetch("SELECT count(*) FROM outbound_transfer_rejected_lines") == [(2,)]
+    with pytest.raises(IntegrityError, match="mine"):
+        feed.load_page(page(0, event(1), event(2), event(3)))
+    assert (stored(hook), feed.read_cursor()) == ([], 0)
 
 
 def test_a_lock_wait_timeout_is_no_moved_cursor(hook: Hook) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from outbound_transfer.store.errors import InvalidName
 from outbound_transfer.store.naming import MAX_TABLE_LENGTH
-from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import TABLES
 from support.feed_pages import PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, sqlite_hook
@@ -69,8 +69,7 @@ def test_a_name_that_postgres_would_change_is_refused(hook_of: Callable[[str], H
 
 def test_the_longest_prefix_leaves_every_table_its_name(hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of("psycopg")
-    for group in GROUPS:
-        Tables(hook, prefix="x" * 49).create(group)
+    Tables(hook, prefix="x" * 49).create(TABLES)
     names = {name for (name,) in hook.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
     assert names == {"x" * 49 + table.name for table in TABLES}
 

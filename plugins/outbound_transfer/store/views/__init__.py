@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,44 +17,32 @@ from outbound_transfer.store.tables import TABLES
 _FILE: Final = Path(__file__).with_name("views.sql")
 _NAME: Final = re.compile(rf"\b{DEFAULT_PREFIX}(\w+)")
 
-_UTC_DATE: Final = "CAST({} AT TIME ZONE 'UTC' AS date)"
-
-#: It keeps the grants of a view, and the views that read it.
-_REPLACE: Final = "CREATE OR REPLACE VIEW {}"
-
-#: What the file calls, by database; as the macros of include/dbt, where dbt knows the database.
+#: What the file calls, as the macros of include/dbt, where dbt knows the database. Views keep their grants, and the
+#: views that read them.
+_COMMON: Final[Mapping[str, str]] = {
+    "replace_view": "CREATE OR REPLACE VIEW {}",
+    "utc_date": "CAST({} AT TIME ZONE 'UTC' AS date)",
+    "utc_now": "now()",
+    "integer": "integer",
+    "bigint": "bigint",
+}
 _FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "duckdb": {
-        "replace_view": _REPLACE,
-        "utc_date": _UTC_DATE,
-        "seconds_between": "epoch({1} - {0})",
-        "utc_now": "now()",
-        "integer": "integer",
-        "bigint": "bigint",
-    },
+    "duckdb": {**_COMMON, "seconds_between": "epoch({1} - {0})"},
     "mysql": {
-        "replace_view": _REPLACE,
+        **_COMMON,
         "utc_date": "CAST({} AS date)",
         "seconds_between": "timestampdiff(MICROSECOND, {}, {}) / 1000000.0",
         "utc_now": "utc_timestamp(6)",
         "integer": "signed",
         "bigint": "signed",
     },
-    "postgresql": {
-        "replace_view": _REPLACE,
-        "utc_date": _UTC_DATE,
-        "seconds_between": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS double precision)",
-        "utc_now": "now()",
-        "integer": "integer",
-        "bigint": "bigint",
-    },
+    "postgresql": {**_COMMON, "seconds_between": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS double precision)"},
     "sqlite": {
+        **_COMMON,
         "replace_view": "DROP VIEW IF EXISTS {0};\nCREATE VIEW {0}",
         "utc_date": "date({})",
         "seconds_between": "ROUND((julianday({1}) - julianday({0})) * 86400.0, 3)",
         "utc_now": "'now'",
-        "integer": "integer",
-        "bigint": "bigint",
     },
 }
 
@@ -74,20 +62,13 @@ def render_views(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | N
     text = environment.from_string(_FILE.read_text()).render(functions)
     if (prefix, schema) == (DEFAULT_PREFIX, None):
         return text
-    return _NAME.sub(_qualifier("`" if database == "mysql" else '"', prefix, schema), text)
-
-
-def _qualifier(mark: str, prefix: str, schema: str | None) -> Callable[[re.Match[str]], str]:
-    """Return a function that returns the quoted name of a table or view.
-
-    :param mark: begins and ends a quoted name.
-    """
+    mark = "`" if database == "mysql" else '"'
 
     def qualified(found: re.Match[str]) -> str:
         names = [part.replace(mark, 2 * mark) for part in (schema, prefix + found[1]) if part]
         return ".".join(f"{mark}{name}{mark}" for name in names)
 
-    return qualified
+    return _NAME.sub(qualified, text)
 
 
 def create_views(tables: Tables) -> list[str]:
