@@ -26,7 +26,6 @@ LAKE_PAGE: Final = DOCS / "warehouses.md"
 INTERNAL: Final = (
     "transfer_sync",
     "accounts",
-    "schema_version",
 )
 #: Of the table that :mod:`outbound_transfer.waiting.pages` creates.
 PAGES: Final = (

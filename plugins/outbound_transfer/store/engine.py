@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
 from outbound_transfer.observability import metrics
 from outbound_transfer.store import duckdb
@@ -178,39 +178,28 @@ class Database:
         schema = tables[0].schema
         where = f"the schema '{schema}'" if schema else "the connection's schema"
         try:
-            found = self.retry(lambda: self._create_missing(tables))
+            self.retry(lambda: self._create_missing(tables))
         except DBAPIError as error:
             if _is_one_of(error, _MISSING):
                 raise UnusableDatabase(f"There is no place for the tables: create {where}") from error
             if _is_one_of(error, _FORBIDDEN):
                 raise UnusableDatabase(f"The user may not create tables in {where}: grant that right") from error
             raise
-        for table in found:
-            self._check_columns(table)
 
-    def _create_missing(self, tables: Sequence[sa.Table]) -> list[sa.Table]:
-        """Return the tables that were there before."""
+    def _create_missing(self, tables: Sequence[sa.Table]) -> None:
         with self.begin() as tx:
             there = sa.inspect(tx)
             found = [each for each in tables if there.has_table(each.name, each.schema)]
-            if missing := [each for each in tables if each not in found]:  # without, no right to create is needed
-                if self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
-                    for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
-                        tx.exec_driver_sql(statement)
-                for table in missing:
-                    table.kwargs["mysql_row_format"] = "DYNAMIC"  # in others, the keys are too long for an index
-                    table.create(tx, checkfirst=True)
-        return found
-
-    def _check_columns(self, table: sa.Table) -> None:
-        try:
-            with self.begin(reads_only=True) as tx:
-                tx.execute(sa.select(table).where(sa.false()))
-        except DBAPIError as error:
-            raise UnusableDatabase(
-                f"The table {table.name} that is there is not as this package makes it ({words_of(error)}). Rename it, "
-                "or set another prefix of tables"
-            ) from error
+            for table in found:
+                _check_columns(tx, table)
+            if len(found) == len(tables):  # no right to create is needed
+                return
+            if self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
+                for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
+                    tx.exec_driver_sql(statement)
+            for table in tables:
+                table.kwargs["mysql_row_format"] = "DYNAMIC"  # in others, the keys are too long for an index
+                table.create(tx, checkfirst=True)
 
     def _make_engine(self) -> sa.Engine:
         """Return an engine for the driver of the hook; its first connection, which tells the driver, is used first."""
@@ -309,6 +298,16 @@ class Database:
                     text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
                     raise WarehouseBusy(f"{text}: {error}") from error
             time.sleep(0.005)
+
+
+def _check_columns(tx: sa.Connection, table: sa.Table) -> None:
+    try:
+        tx.execute(sa.select(table).where(sa.false()))
+    except (ProgrammingError, OperationalError) as error:
+        raise UnusableDatabase(
+            f"The table {table.name} that is there is not as this package makes it ({words_of(error)}). Rename it, or "
+            "set another prefix of tables"
+        ) from error
 
 
 def is_refusal(error: Exception) -> bool:

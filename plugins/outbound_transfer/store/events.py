@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -65,10 +65,10 @@ class EventStore(EventDestination):
         return now
 
     def get_or_create_cursor(self) -> int:
-        self.tables.create(FEED)
         try:
             return self.read_cursor()
-        except UnknownFeed:
+        except (UnknownFeed, DBAPIError):  # the tables may be missing
+            self.tables.create(FEED)
             self.database.retry(self._insert_cursor)
         return self.read_cursor()
 
@@ -154,7 +154,12 @@ class EventStore(EventDestination):
 
     def _reject_conflicts(self, tx: sa.Connection, page: Page) -> Page:
         """Return the page with the events as rejected lines whose id is that of another event."""
-        conflicts = find_conflicts(page.events, self.read_events(tx, [event.event_id for event in page.events]))
+        events, ids, known = self._events.c, [event.event_id for event in page.events], dict[str, Event]()
+        for at in range(0, len(ids), MAX_KEYS):
+            is_known = (events.account == self.account) & events.event_id.in_(ids[at : at + MAX_KEYS])
+            for row in tx.execute(sa.select(self._events).where(is_known)).mappings():
+                known[row["event_id"]] = event_of(dict(row))
+        conflicts = find_conflicts(page.events, known)
         if conflicts:
             some = ", ".join(f"{event.event_id!r}" for event in conflicts[:_MAX_NAMED])
             log.warning(
@@ -166,17 +171,6 @@ class EventStore(EventDestination):
                 ", …" if len(conflicts) > _MAX_NAMED else "",
             )
         return _reject(page, {event.line_number: OTHER_CONTENT for event in conflicts})
-
-    def read_events(self, tx: sa.Connection, ids: Sequence[str]) -> dict[str, Event]:
-        """Return the stored events among ``ids``, without their line numbers, by id."""
-        events, found = self._events.c, {}
-        query = sa.select(
-            *(events[name] for name in ("event_id", "type", "timestamp", "data", "extra_fields", "raw"))
-        ).where(events.account == self.account)
-        for at in range(0, len(ids), MAX_KEYS):
-            for row in tx.execute(query.where(events.event_id.in_(ids[at : at + MAX_KEYS]))).mappings():
-                found[row["event_id"]] = event_of(dict(row))
-        return found
 
     def compare_and_set_cursor(self, tx: sa.Connection, old: int, new: int) -> None:
         """Set the cursor from ``old`` to ``new``.

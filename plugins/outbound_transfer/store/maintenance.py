@@ -102,8 +102,8 @@ class SqlFeedMaintenance(FeedMaintenance):
         for name, table in (("events", self._events), ("rejected_lines", self._rejected)):
             if count := tx.scalar(self._select(table, sa.func.count()).where(table.c.cursor_from >= position)):
                 yield (
-                    f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was set back or "
-                    "lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
+                    f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was set back "
+                    "or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these pages"
                 )
         if count := tx.scalar(self._select(self._rejected, sa.func.count()).where(reason == OTHER_CONTENT)):
             yield (

@@ -33,10 +33,10 @@ class Time(sa.TypeDecorator[datetime]):
             utc = value.astimezone(UTC)
         except OverflowError:
             raise ValueError(f"the time {value} is in no year in UTC") from None
+        if dialect.name == "sqlite":
+            return datetime.isoformat(utc, timespec="microseconds")[:26] + "Z"
         # Drivers know the class itself, and not those of pendulum.
         plain = datetime(*utc.timetuple()[:6], utc.microsecond)
-        if dialect.name == "sqlite":
-            return plain.isoformat(timespec="microseconds") + "Z"
         return plain if dialect.name == "mysql" else plain.replace(tzinfo=UTC)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002

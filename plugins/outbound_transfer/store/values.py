@@ -38,7 +38,9 @@ def read_event_time(timestamp: str | None) -> datetime | None:
     # The format is not documented (service-api.md, Unspecified).
     if not timestamp or len(timestamp) > _MAX_LENGTH or not _DATE_AND_HOUR.match(timestamp):
         return None
-    plain, leaps = _LEAP_SECOND.subn(r"\1:59", timestamp.upper(), count=1)
+    plain, leaps = timestamp.upper(), 0
+    if ":60" in plain:
+        plain, leaps = _LEAP_SECOND.subn(r"\1:59", plain, count=1)
     try:
         parsed = datetime.fromisoformat(plain) + timedelta(seconds=leaps)
         found = parsed.astimezone(UTC) if parsed.utcoffset() else parsed.replace(tzinfo=UTC)

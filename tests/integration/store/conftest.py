@@ -34,7 +34,7 @@ def hook(warehouse_hook: Hook) -> Hook:
     return warehouse_hook
 
 
-@pytest.fixture(params=["sqlite", "duckdb", *DRIVERS, "mysqlclient"])
-def any_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
+@pytest.fixture(params=["sqlite", "duckdb", *DRIVERS, *MYSQL])
+def any_hook(request: pytest.FixtureRequest, store_hook_of: Callable[[str], Hook]) -> Hook:
     """A hook of each database through every driver that leads to it."""
-    return hook_of(request.param)
+    return store_hook_of(request.param)
