@@ -44,18 +44,21 @@ def insert_new(tx: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> int:
         return _insert_values(tx, table, rows, f"ON CONFLICT ({key}) DO NOTHING")
     # Neither IGNORE nor ON DUPLICATE KEY UPDATE: these skip what any unique index refuses.
     new = _select_new(tx, table, rows)
-    _insert_values(tx, table, new, "")
+    _insert_values(tx, table, new)
     return len(new)
 
 
-def _insert_values(tx: sa.Connection, table: sa.Table, rows: Sequence[Row], end: str) -> int:
+def _insert_values(tx: sa.Connection, table: sa.Table, rows: Sequence[Row], end: str = "") -> int:
     """Insert rows with the driver's ``executemany``; SQLAlchemy's own takes several times as long."""
-    columns = [(column.name, column.type.bind_processor(tx.dialect)) for column in table.columns]
-    values = [tuple(process(row[name]) if process else row[name] for name, process in columns) for row in rows]
+    if not rows:
+        return 0
     preparer, mark = tx.dialect.identifier_preparer, "?" if tx.dialect.name == "sqlite" else "%s"
-    names, marks = ", ".join(preparer.quote(name) for name, _ in columns), ", ".join(mark for _ in columns)
+    processors = [table.c[name].type.bind_processor(tx.dialect) for name in rows[0]]
+    columns = zip(*(row.values() for row in rows), strict=True)
+    values = [map(process, each) if process else each for process, each in zip(processors, columns, strict=True)]
+    names, marks = ", ".join(map(preparer.quote, rows[0])), ", ".join(mark for _ in rows[0])
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({marks}) {end}"  # noqa: S608
-    return tx.exec_driver_sql(statement, values).rowcount if rows else 0
+    return tx.exec_driver_sql(statement, list(zip(*values, strict=True))).rowcount
 
 
 def _insert_batch(tx: sa.Connection, table: sa.Table, batch: str | Row) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,19 +26,7 @@ class Time(sa.TypeDecorator[datetime]):
 
         :raises ValueError: the time has no zone, or is in no year in UTC.
         """
-        if value is None:
-            return None
-        if value.utcoffset() is None:
-            raise ValueError(f"the time {value} has no zone")
-        try:
-            utc = value.astimezone(UTC)
-        except OverflowError:
-            raise ValueError(f"the time {value} is in no year in UTC") from None
-        if dialect.name == "sqlite":
-            return datetime.isoformat(utc, timespec="microseconds")[:26] + "Z"
-        # Drivers know the class itself, and not those of pendulum.
-        plain = datetime(*utc.timetuple()[:6], utc.microsecond)
-        return plain if dialect.name == "mysql" else plain.replace(tzinfo=UTC)
+        return None if value is None else _bound(value, dialect.name)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
         """Return the time in UTC."""
@@ -45,6 +34,21 @@ class Time(sa.TypeDecorator[datetime]):
             return None
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@lru_cache(16)  # all rows of a page have one time
+def _bound(value: datetime, database: str) -> datetime | str:
+    if value.utcoffset() is None:
+        raise ValueError(f"the time {value} has no zone")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"the time {value} is in no year in UTC") from None
+    if database == "sqlite":
+        return datetime.isoformat(utc, timespec="microseconds")[:26] + "Z"
+    # Drivers know the class itself, and not those of pendulum.
+    plain = datetime(*utc.timetuple()[:6], utc.microsecond)
+    return plain if database == "mysql" else plain.replace(tzinfo=UTC)
 
 
 class _PlainJson(sa.types.UserDefinedType[str]):
