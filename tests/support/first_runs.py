@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import GROUPS, TableGroup, Tables
+from outbound_transfer.store.schema import GROUPS, Tables
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT
@@ -93,9 +93,9 @@ def create_table(number: int, place: RunLocation) -> None:
 
 def increment(number: int, place: RunLocation, times: int) -> None:
     """Count in a table, one transaction after the other."""
-    warehouse = place.warehouse("")
+    database = place.warehouse("").database
     for _ in range(times):
-        with warehouse.database.begin() as tx:
+        with database.begin() as tx:
             tx.exec_driver_sql("UPDATE counter SET number = number + 1")
 
 
@@ -106,17 +106,9 @@ def use_tables(number: int, place: RunLocation, prefix: str, group: str) -> None
 
 def use_all_tables(number: int, place: RunLocation, prefix: str) -> None:
     """Create all groups of tables, each process in another order: two begin with one, and two with the next."""
-    for group in _in_own_order(number):
-        _use(place, prefix, group)
-
-
-def _in_own_order(number: int) -> tuple[TableGroup, ...]:
-    first = number // 2 % len(GROUPS)
-    return GROUPS[first:] + GROUPS[:first]
-
-
-def _use(place: RunLocation, prefix: str, group: TableGroup) -> None:
-    place.warehouse(prefix).tables.create(group)
+    first, groups = number // 2 % len(GROUPS), list(GROUPS.values())
+    for group in groups[first:] + groups[:first]:
+        place.warehouse(prefix).create(group)
 
 
 def load_feed(number: int, place: RunLocation, prefix: str) -> None:
