@@ -116,7 +116,7 @@ def test_a_place_that_cannot_be_read_is_said_without_a_traceback(
 
 
 def test_a_mistake_in_the_code_keeps_its_traceback(warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbound_transfer.cli.commands.open_warehouse", lambda *_, **__: None)
+    monkeypatch.setattr("outbound_transfer.cli.commands.open_tables", lambda *_, **__: None)
     with pytest.raises(AttributeError):
         main(["feed", "status", "--sql-conn-id", "warehouse"])
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import BaseHook
 
-from outbound_transfer.store.connection import open_warehouse
+from outbound_transfer.store.connection import open_tables
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -22,7 +22,7 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
 def outcome_of(conn_id: str) -> list[str]:
     hook = BaseHook.get_hook(conn_id)
     try:
-        open_warehouse(conn_id, prefix="outbound_transfer_", schema=None)
+        open_tables(conn_id, prefix="outbound_transfer_", schema=None)
     except Exception as error:
         return [type(hook).__name__, type(error).__name__, str(error)]
     return [type(hook).__name__, "", ""]
