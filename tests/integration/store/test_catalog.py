@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import TABLES
 from support.warehouses import Hook
 
@@ -33,8 +33,7 @@ QUERIES = {
 @pytest.mark.parametrize("database", QUERIES)
 def test_comments_are_in_the_catalog(hook_of: Callable[[str], Hook], database: str) -> None:
     hook = hook_of(database)
-    for group in GROUPS:
-        Tables(hook, prefix=PREFIX).tables.create(group)
+    Tables(hook, prefix=PREFIX).create(TABLES)
     of_tables, of_columns = QUERIES[database]
 
     assert {(PREFIX + table.name, table.comment) for table in TABLES} <= set(hook.fetch(of_tables))

@@ -119,10 +119,10 @@ class WarehouseTarget(Target):
         return SqlFeedMaintenance(self.open(killer))
 
     def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
-        SqlPersonalData(self._warehouse(killer).tables, "the warehouse").erase(search)
+        SqlPersonalData(self._warehouse(killer), "the warehouse").erase(search)
 
     def count_persons(self, search: AddressSearch) -> int:
-        found = SqlPersonalData(self._warehouse(None).tables, "the warehouse").find(search)
+        found = SqlPersonalData(self._warehouse(None), "the warehouse").find(search)
         return sum(map(len, found.values()))
 
     def read(self) -> tuple[int, list[str], int]:
@@ -130,7 +130,7 @@ class WarehouseTarget(Target):
         return cursor, [each for (each,) in self.hook.fetch(IDS)], len(self.hook.fetch(REJECTED))
 
     def found(self, search: AddressSearch) -> dict[str, Any]:
-        is_there = self._warehouse(None).tables.exist(FEED)
+        is_there = self._warehouse(None).exist(FEED)
         nothing = {"cursor": 0, "ids": [], "rejected": 0, "problems": [], "persons": 0}
         return super().found(search) if is_there else nothing
 
