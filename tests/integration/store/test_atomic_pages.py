@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import psycopg.rows
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from outbound_transfer.client.events import Page
 from outbound_transfer.store.events import EventStore
@@ -66,7 +66,7 @@ def test_a_connection_that_is_killed_in_the_middle_lands_nothing(hook_of: Callab
                 hook.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'")
             return run()
 
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(OperationalError):
         Killing(0, after=False).tables(hook).load_page(PAGES[0])
     assert any(statement.startswith("UPDATE") for statement in statements)
     assert state_of(hook) == CONSISTENT[0]

@@ -49,7 +49,7 @@ def test_of_readers_that_race_for_a_page_one_lands_it(hook: Hook) -> None:
         raced = page(start, *events(start, start + 100))
         # Each has the events in an order of its own, as a server may give them.
         outcomes = _at_once([lambda raced=raced: tables(hook).load_page(raced)] * 6)  # type: ignore[misc]
-        assert sorted(str(type(outcome).__name__) for outcome in outcomes) == ["CursorMoved"] * 5 + ["int"]
+        assert sorted(str(type(outcome).__name__) for outcome in outcomes) == ["CursorMoved"] * 5 + ["Loaded"]
         assert feed.get_or_create_cursor() == start + 100
     assert len(hook.fetch(IDS)) == 500
 
@@ -91,7 +91,7 @@ def test_a_strict_default_isolation_is_no_error(hook_of: Callable[[str], Hook]) 
     )
     tables(hook).get_or_create_cursor()
     outcomes = _at_once([lambda: tables(hook).load_page(PAGES[0])] * 4)
-    assert sorted(str(type(outcome).__name__) for outcome in outcomes) == ["CursorMoved"] * 3 + ["int"]
+    assert sorted(str(type(outcome).__name__) for outcome in outcomes) == ["CursorMoved"] * 3 + ["Loaded"]
 
 
 def test_a_reader_neither_blocks_the_ingest_nor_sees_half_a_page(hook: Hook) -> None:
@@ -105,7 +105,7 @@ def test_a_reader_neither_blocks_the_ingest_nor_sees_half_a_page(hook: Hook) -> 
         cursor.execute(IDS)
         assert len(cursor.fetchall()) == 3
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(feed.load_page, page(3, *events(3, 5))).result(TEST_TIMEOUT) == 2
+            assert pool.submit(feed.load_page, page(3, *events(3, 5))).result(TEST_TIMEOUT).new_events == 2
         cursor.execute(IDS)
         assert len(cursor.fetchall()) == 3
     assert len(hook.fetch(IDS)) == 5
