@@ -4,59 +4,77 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.client.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
-from outbound_transfer.client.wording import clean
+from outbound_transfer.store.statuses import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED, WAITS_FOR_APPROVAL
+from outbound_transfer.wording import clean
 
 #: Lengths of the time window, in days.
 WINDOWS: Final = (7, 30, 90, 365)
 DEFAULT_DAYS: Final = 30
 
-IN_FLIGHT: Final = "in-flight"
+UNKNOWN: Final = "unknown"
+
+#: Labels of outcomes.
+OUTCOMES: Final = {
+    "complete": "Complete",
+    "in-flight": "In flight",
+    "in-doubt": "In doubt",
+    "expired": "Expired",
+    "canceled-or-unmade": "Canceled or not made",
+    "draft": "Not sent",
+    "failed": "Failed",
+    UNKNOWN: "Unknown status",
+}
+
+#: The outcome of each status; that of any other is unknown.
+OUTCOME_OF: Final = {
+    COMPLETE: "complete",
+    PENDING: "in-flight",
+    PARTIAL: "in-flight",
+    IN_DOUBT: "in-doubt",
+    EXPIRED: "expired",
+    CANCELED: "canceled-or-unmade",
+    DELETED: "canceled-or-unmade",
+    REHEARSED: "canceled-or-unmade",
+    NO_DRAFT: "canceled-or-unmade",
+    DRAFT: "draft",
+    WAITS_FOR_APPROVAL: "draft",
+    FAILED: "failed",
+}
+
+#: Statuses of what nobody can pick up, or nobody has to.
+CLOSED: Final = (COMPLETE, EXPIRED, CANCELED, DELETED, REHEARSED, NO_DRAFT, DRAFT, WAITS_FOR_APPROVAL, FAILED)
+
 WITH_ERROR: Final = "error"
 
-#: Final statuses, and those of deliveries without a draft.
-FINISHED_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED, DELETED, REHEARSED, FAILED, NO_DRAFT)
-
-#: Labels of the status filter.
+#: Labels of the status filter: outcomes, and single statuses.
 CHOICES: Final = {
     "": "Any status",
-    IN_FLIGHT: "In flight",
     WITH_ERROR: "With an error",
-    FAILED: "Failed before a draft",
-    DRAFT: "Not sent (draft)",
-    IN_DOUBT: "In doubt",
+    **OUTCOMES,
+    WAITS_FOR_APPROVAL: "Waits for approval",
     PENDING: "Pending",
     PARTIAL: "Partial",
-    COMPLETE: "Complete",
-    EXPIRED: "Expired",
     CANCELED: "Canceled",
-    NO_DRAFT: "No draft",
-    REHEARSED: "Rehearsed",
     DELETED: "Deleted",
+    REHEARSED: "Rehearsed",
+    NO_DRAFT: "No draft",
 }
+
+#: Columns that the list can be sorted by. A leading "-" reverses the order.
+SORTS: Final = ("age", "status", "subject", "picked-up", "expires", "dag")
+NEWEST_FIRST: Final = "age"
 
 #: Seconds between automatic reloads.
 REFRESH_SECONDS: Final = 60
 
 _MAX_SEARCH_LENGTH: Final = 200
-_POSITION: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?)Z~([0-9a-f]{64})", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Position:
-    """A position in the list of deliveries: ``created_at`` and ``delivery`` of the row before it."""
-
-    created_at: datetime
-    delivery: str
-
-    def __str__(self) -> str:
-        return f"{self.created_at.replace(tzinfo=None).isoformat()}Z~{self.delivery}"
+_MAX_PAGE: Final = 9_999
 
 
 @dataclass(frozen=True)
@@ -66,49 +84,45 @@ class Filter:
     :ivar days: length of the time window.
     :ivar status: a key of :data:`CHOICES`.
     :ivar search: part of a transfer id, subject or DAG id.
-    :ivar older: show only deliveries older than this position.
+    :ivar sort: one of :data:`SORTS`, perhaps reversed.
+    :ivar page: number of the page of the list, from 1.
     :ivar refresh: whether the page reloads automatically.
     """
 
     days: int = DEFAULT_DAYS
     status: str = ""
     search: str = ""
-    older: Position | None = None
+    sort: str = NEWEST_FIRST
+    page: int = 1
     refresh: bool = False
 
     def query(self, **changes: object) -> str:
-        """Return the query string of this filter with ``changes``. Paging restarts unless they set a position."""
-        other = replace(self, **({"older": None} | changes))  # type: ignore[arg-type]
-        chosen = {
-            "days": other.days if other.days != DEFAULT_DAYS else "",
-            "status": other.status,
-            "search": other.search,
-            "older": other.older or "",
-            "refresh": REFRESH_SECONDS if other.refresh else "",
-        }
-        return "?" + urlencode({name: value for name, value in chosen.items() if value != ""})
+        """Return the query string of this filter with ``changes``. Paging restarts unless they set a page."""
+        other = replace(self, **({"page": 1} | changes))  # type: ignore[arg-type]
+        default = asdict(Filter())
+        return "?" + urlencode({name: value for name, value in asdict(other).items() if value != default[name]})
+
+    def sorted_by(self, column: str) -> str:
+        """Return the query string of the list sorted by a column; reversed if it is sorted by it already."""
+        return self.query(sort=f"-{column}" if self.sort == column else column)
 
 
 def parse_filter(params: Mapping[str, str]) -> Filter:
     """Parse the filter of a request."""
-    days = params.get("days", "")
-    status = params.get("status", "")
+    days, status, sort = (params.get(name, "") for name in ("days", "status", "sort"))
     return Filter(
         days=int(days) if days in map(str, WINDOWS) else DEFAULT_DAYS,
         status=status if status in CHOICES else "",
         search=clean(params.get("search", ""), _MAX_SEARCH_LENGTH).strip(),
-        older=_parse_position(params.get("older", "")),
+        sort=sort if sort.removeprefix("-") in SORTS else NEWEST_FIRST,
+        page=min(max(parse_number(params.get("page", ""), 1), 1), _MAX_PAGE),
         refresh=bool(params.get("refresh")),
     )
 
 
-def _parse_position(text: str) -> Position | None:
-    if (match := _POSITION.fullmatch(text)) is None:
-        return None
-    try:
-        return Position(datetime.fromisoformat(match[1]).replace(tzinfo=UTC), match[2])
-    except ValueError:
-        return None
+def parse_number(text: str, default: int) -> int:
+    """Parse a whole number of at most nine digits."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
 def window_start(days: int, now: datetime) -> datetime:

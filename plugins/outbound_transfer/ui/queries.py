@@ -1,22 +1,16 @@
-"""What the page reads from the deliveries' database. Each statement is bounded by a time window, a key or a limit.
-
-The rows of a feed have values as the database drivers return them; :mod:`.view_models` reads them.
-"""
+"""What the page reads from the deliveries' database. Each statement is bounded by a time window, a key or a limit."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
-from outbound_transfer.client.models import DRAFT
-from outbound_transfer.client.outcomes import IN_DOUBT
 from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, REJECTED_LINES, with_names
-from outbound_transfer.ui.filters import FINISHED_STATUSES, IN_FLIGHT, WITH_ERROR, Filter, Position, window_start
+from outbound_transfer.ui.filters import CLOSED, OUTCOME_OF, UNKNOWN, WITH_ERROR, Filter, window_start
+from outbound_transfer.ui.picture import DAYS
 
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries
@@ -26,137 +20,110 @@ PAGE_SIZE: Final = 25
 #: Maximum number of feeds, and of deliveries of one task instance.
 MAX_ROWS: Final = 250
 
-#: Escapes the wildcards of a search.
-_ESCAPE: Final = "!"
+#: Rejected lines of an account are counted up to this number.
+MAX_REJECTED: Final = 1_000
 
 #: A row by its columns' names.
 Row: TypeAlias = Mapping[str, Any]
 
 
-class TaskKey(NamedTuple):
-    """A task instance. ``map_index`` is -1 if the task is not mapped."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The rows of the page of all deliveries.
-
-    :ivar has_table: whether there is a table of deliveries.
-    :ivar outcomes: counts of all deliveries in the window, by status.
-    :ivar deliveries: one page of them, newest first.
-    :ivar has_older: whether there are older ones.
-    :ivar feeds: of each account's event feed, the cursor, the last poll and the last loaded page.
-    """
-
-    has_table: bool
-    outcomes: list[Row] = field(default_factory=list)
-    deliveries: list[Row] = field(default_factory=list)
-    has_older: bool = False
-    feeds: list[Row] = field(default_factory=list)
-
-
-def overview(found: Deliveries, wanted: Filter, readable: Collection[str], now: datetime) -> Overview:
-    """Read everything that the page shows, over one connection.
+def overview(
+    found: Deliveries, wanted: Filter, readable: Collection[str], now: datetime
+) -> dict[str, list[dict[str, Any]]]:
+    """Read everything that the page shows, over one connection; nothing if there is no table.
 
     :param readable: ids of the DAGs whose deliveries the user may see.
+    :return: ``deliveries``, a page of the list and one more; ``counts`` of deliveries by DAG, day and status, of the
+        window and of the picture; and ``feeds``, of each account the cursor, the last poll and the last loaded page.
     """
     if not found.is_made():
-        return Overview(has_table=False)
+        return {}
     columns = found.table.c
-    window = (columns.created_at >= window_start(wanted.days, now)) & (columns.dag_id != "")
     with found.database.begin() as tx:
+        counted = _rows(tx, _counts(found, window_start(max(wanted.days, DAYS), now)))
+        counts = [row for row in counted if row["dag_id"] in readable]
         # Those with deliveries are far fewer than Airflow may have.
-        dags = set(tx.execute(sa.select(columns.dag_id).distinct().where(window)).scalars()).intersection(readable)
-        window &= columns.dag_id.in_(sorted(dags))
-        status = found.shown_status.label("status")
-        counts = sa.select(status, sa.func.count().label("delivery_count")).where(window).group_by(status)
-        rows = _rows(tx, _deliveries(found).where(window, *_filters(found, wanted)).limit(PAGE_SIZE + 1))
-        return Overview(
-            has_table=True,
-            outcomes=_rows(tx, counts),
-            deliveries=rows[:PAGE_SIZE],
-            has_older=len(rows) > PAGE_SIZE,
-            feeds=_feeds(tx, found),
-        )
+        dags = sorted({row["dag_id"] for row in counts})
+        in_window = (columns.created_at >= window_start(wanted.days, now)) & columns.dag_id.in_(dags)
+        shown = _list(found, wanted.sort).where(in_window, *_filters(found, wanted))
+        shown = shown.offset((wanted.page - 1) * PAGE_SIZE).limit(PAGE_SIZE + 1)
+        return {"deliveries": _rows(tx, shown), "counts": counts, "feeds": _feeds(tx, found)}
 
 
-def task_deliveries(found: Deliveries, task: TaskKey) -> list[Row]:
-    """Read the deliveries of one task instance."""
+def task_deliveries(found: Deliveries, task: Row) -> list[dict[str, Any]]:
+    """Read the deliveries of one task instance.
+
+    :param task: ``dag_id``, ``run_id``, ``task_id`` and ``map_index``, which is -1 if the task is not mapped.
+    """
     if not found.is_made():
         return []
-    of_task = (found.table.c[name] == value for name, value in task._asdict().items())
     with found.database.begin() as tx:
-        return _rows(tx, _deliveries(found).where(*of_task).limit(MAX_ROWS))
+        return _rows(tx, _list(found).filter_by(**task).limit(MAX_ROWS))
 
 
-def row_position(row: Row) -> Position:
-    """Return where a delivery stands in the list, for paging."""
-    return Position(row["created_at"], row["delivery"])
+def _list(found: Deliveries, sort: str = "age") -> sa.Select[Any]:
+    """Return the query of deliveries, in the order of a column."""
+    table, status = found.table.c, found.shown_status
+    expires = sa.case((status.not_in(CLOSED), table.expires_at))
+    order: dict[str, list[sa.ColumnElement[Any]]] = {
+        "age": [table.created_at],
+        "status": [status],
+        "subject": [table.subject],
+        "picked-up": [table.sent_at.is_(None), table.picked_up_count],
+        "expires": [expires.is_(None), expires],
+        "dag": [table.dag_id, table.task_id],
+    }
+    name, is_descending = sort.removeprefix("-"), sort.startswith("-")
+    if name == "age":  # the youngest are those that began last
+        is_descending = not is_descending
+    by = [each.desc() if is_descending else each.asc() for each in (*order[name], table.delivery)]
+    return sa.select(found.table, status.label("shown_status")).order_by(*by)
 
 
-def _deliveries(found: Deliveries) -> sa.Select[Any]:
-    """Return the query of deliveries, newest first."""
-    columns = [found.shown_status.label("status"), *(each for each in found.table.c if each.name != "status")]
-    return sa.select(*columns).order_by(found.table.c.created_at.desc(), found.table.c.delivery.desc())
+def _counts(found: Deliveries, since: datetime) -> sa.Select[Any]:
+    """Return the query of numbers of deliveries by DAG, status, and the day in UTC on which they began."""
+    columns = found.table.c
+    day: sa.ColumnElement[Any] = columns.created_at
+    if found.database.name == "postgresql":  # it takes the day of the session's zone
+        day = sa.func.timezone("UTC", day)
+    names = [columns.dag_id, found.shown_status.label("status"), sa.func.date(day).label("day")]
+    rows = sa.select(*names).where(columns.created_at >= since, columns.dag_id != "").subquery()
+    return sa.select(*rows.c, sa.func.count().label("count")).group_by(*rows.c)
 
 
 def _filters(found: Deliveries, wanted: Filter) -> list[sa.ColumnElement[bool]]:
     columns, status, filters = found.table.c, found.shown_status, []
     if wanted.status == WITH_ERROR:
         filters.append(columns.error != "")
-    elif wanted.status == IN_FLIGHT:
-        filters.append(status.not_in([DRAFT, IN_DOUBT, *FINISHED_STATUSES]))
+    elif wanted.status == UNKNOWN:
+        filters.append(status.not_in(list(OUTCOME_OF)))
     elif wanted.status:
-        filters.append(status == wanted.status)
+        filters.append(status.in_([each for each, outcome in OUTCOME_OF.items() if wanted.status in (each, outcome)]))
     if wanted.search:
-        pattern = "%" + re.sub(r"[!%_]", lambda match: _ESCAPE + match[0], wanted.search) + "%"
         searched = (columns.transfer_id, columns.subject, columns.dag_id)
-        filters.append(
-            sa.or_(
-                *(sa.func.lower(each).like(pattern.lower(), escape=_ESCAPE) for each in searched),
-                *(each.like(pattern, escape=_ESCAPE) for each in searched),  # SQLite lowers ASCII alone
-            )
-        )
-    if position := wanted.older:
-        is_older = (columns.created_at < position.created_at) | (columns.delivery < position.delivery)
-        filters.append((columns.created_at <= position.created_at) & is_older)
+        filters.append(sa.or_(*(each.icontains(wanted.search, autoescape=True) for each in searched)))
     return filters
 
 
-def _feeds(tx: sa.Connection, found: Deliveries) -> list[Row]:
-    """Return the cursor of each account's event feed, with its last poll, its last loaded page and its rejected lines.
-
-    What is not known is not in the row.
+def _feeds(tx: sa.Connection, found: Deliveries) -> list[dict[str, Any]]:
+    """Return the cursor of each account's event feed, with its last ``poll``, its last loaded ``page`` and the number
+    of its rejected lines.
     """
-    prefix, schema = found.table.name.removesuffix("deliveries"), found.table.schema
-    cursors, polls, rejected = (with_names(each, prefix, schema) for each in (FEED_CURSOR, FEED_POLLS, REJECTED_LINES))
-    there = sa.inspect(tx)
-    if not all(there.has_table(each.name, each.schema) for each in (cursors, polls, rejected)):
+    names = (found.table.name.removesuffix("deliveries"), found.table.schema)
+    cursors, polls, rejected = (with_names(each, *names).c for each in (FEED_CURSOR, FEED_POLLS, REJECTED_LINES))
+    if not sa.inspect(tx).has_table(polls.account.table.name, polls.account.table.schema):
         return []
-
-    def last_poll(account: str, *columns: sa.ColumnElement[Any], loaded: bool = False) -> Row:
-        of_account = sa.select(*columns).where(polls.c.account == account, polls.c.action == "poll")
-        query = of_account.where(polls.c.cursor_to.is_not(None)) if loaded else of_account
-        return next(iter(_rows(tx, query.order_by(polls.c.polled_at.desc()).limit(1))), {})
-
-    query = sa.select(rejected.c.account, sa.func.count().label("rejected_count")).group_by(rejected.c.account)
-    counts = {row["account"]: row for row in _rows(tx, query)}
-    cursor = sa.select(cursors.c.account, cursors.c.cursor, cursors.c.updated_at).order_by(cursors.c.account)
-    return [
-        {
-            **row,
-            **counts.get(row["account"], {}),
-            **last_poll(row["account"], polls.c.polled_at, polls.c.status, polls.c.note),
-            **last_poll(row["account"], polls.c.polled_at.label("loaded_at"), polls.c.has_more, loaded=True),
-        }
-        for row in _rows(tx, cursor.limit(MAX_ROWS))
-    ]
+    query = sa.select(cursors.account, cursors.cursor, cursors.updated_at).order_by(cursors.account)
+    feeds = _rows(tx, query.limit(MAX_ROWS))
+    for feed in feeds:
+        poll = sa.select(polls.polled_at, polls.status, polls.note, polls.has_more).order_by(polls.polled_at.desc())
+        poll = poll.where(polls.account == feed["account"], polls.action == "poll").limit(1)
+        lines = sa.select(rejected.account).where(rejected.account == feed["account"]).limit(MAX_REJECTED).subquery()
+        feed["poll"] = tx.execute(poll).mappings().first() or {}
+        feed["page"] = tx.execute(poll.where(polls.cursor_to.is_not(None))).mappings().first() or {}
+        feed["rejected"] = tx.scalar(sa.select(sa.func.count()).select_from(lines))
+    return feeds
 
 
-def _rows(tx: sa.Connection, query: sa.Select[Any]) -> list[Row]:
+def _rows(tx: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
     return [dict(row) for row in tx.execute(query).mappings()]

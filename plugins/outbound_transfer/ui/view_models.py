@@ -3,109 +3,90 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
-from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED
-from outbound_transfer.client.outcomes import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED
-from outbound_transfer.client.web_links import transfer_url
-from outbound_transfer.client.wording import DASH, clean, format_bytes, format_duration
 from outbound_transfer.delivery.row import Memory
+from outbound_transfer.links.web import transfer_url
 from outbound_transfer.store.health import is_behind
 from outbound_transfer.store.values import read_event_time
-from outbound_transfer.ui.filters import FINISHED_STATUSES
+from outbound_transfer.ui.filters import CLOSED, OUTCOME_OF, UNKNOWN
 from outbound_transfer.ui.queries import Row
+from outbound_transfer.wording import clean, format_bytes, format_duration
 
-#: Outcomes, each with its label and statuses. Any other status is in flight.
-OUTCOMES: Final = {
-    "complete": ("Complete", (COMPLETE,)),
-    "in-flight": ("In flight", ()),
-    "in-doubt": ("In doubt", (IN_DOUBT,)),
-    "expired": ("Expired", (EXPIRED,)),
-    "canceled": ("Canceled, deleted or not made", (CANCELED, NO_DRAFT, REHEARSED, DELETED)),
-    "draft": ("Not sent", (DRAFT,)),
-    "failed": ("Failed", (FAILED,)),
-}
+#: Shown instead of a missing value.
+DASH: Final = "\N{EN DASH}"
 
 #: What a template shows of one thing, by the names that it uses. Times are datetimes in UTC, or None.
 Shown: TypeAlias = dict[str, Any]
 
 
-def outcome_for(status: str) -> str:
-    """Return the key of :data:`OUTCOMES` for a status."""
-    return next((name for name, (_, statuses) in OUTCOMES.items() if status in statuses), "in-flight")
-
-
 def show_delivery(
-    row: Row,
-    now: datetime,
-    web_urls: Mapping[str, str],
-    *,
-    shows_recipients: bool,
-    max_subject_length: int = 200,
+    row: Row, now: datetime, find_web_url: Callable[[str], str], *, shows_recipients: bool, max_subject: int = 200
 ) -> Shown:
     """Return a delivery. Its ``transfer_id`` is "" if there is no draft; ``recipients`` is empty if only their number
     is known.
 
-    :param web_urls: URL of the web application by connection id.
+    :param find_web_url: returns the URL of the web application of a connection.
     """
-    map_index, status = to_int(row["map_index"]), clean(row["status"], 40)
-    dag_id, run_id, task_id = (quote(str(row[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
-    run_path = f"dags/{dag_id}/runs/{run_id}"
-    files = files_of(row["memory"])
-    since = row["sent_at"] or row["created_at"]
-    left = None if status in (DRAFT, *FINISHED_STATUSES) else _seconds_between(now, row["expires_at"])
+    texts = {name: clean(row[name], 250) for name in ("transfer_id", "conn_id", "dag_id", "task_id", "run_id")}
+    paths = {name: quote(row[name], safe="") for name in ("dag_id", "run_id", "task_id")}
+    run_path = "dags/{dag_id}/runs/{run_id}".format(**paths)
+    mapped = f"/mapped/{row['map_index']}" if row["map_index"] >= 0 else ""
+    files, outcome = files_of(row["memory"]), OUTCOME_OF.get(row["shown_status"], UNKNOWN)
+    status = clean(row["shown_status"], 40)
     return {
-        **{name: row[name] for name in ("created_at", "sent_at", "expires_at")},
-        "transfer_id": clean(row["transfer_id"]),
-        "conn_id": clean(row["conn_id"]),
-        "dag_id": clean(row["dag_id"], 250),
-        "task_id": clean(row["task_id"], 250),
-        "run_id": clean(row["run_id"], 250),
-        "map_index": map_index,
-        "try_number": to_int(row["try_number"]),
-        "subject": clean(row["subject"], max_subject_length),
-        "status": status,
-        "outcome": outcome_for(status),
-        "error": clean(row["error"] or "", 500),
+        **texts,
+        **{name: row[name] for name in ("map_index", "try_number", "created_at", "sent_at", "expires_at")},
+        "subject": clean(row["subject"], max_subject),
+        "status": f"unknown status: {status}" if outcome == UNKNOWN else status,
+        "outcome": outcome,
+        "error": clean(row["error"], 500),
         "files": files,
         "size": format_bytes(sum(each["bytes"] for each in files)),
-        "recipient_count": to_int(row["recipient_count"]),
-        "picked_up_count": to_int(row["picked_up_count"]),
-        "recipients": [_show_recipient(each) for each in parse_list(row["recipients"])] if shows_recipients else [],
-        "since": since,
-        "age": format_duration((now - since).total_seconds()) if since else DASH,
-        "time_left": DASH if left is None else format_duration(left) if left > 0 else "past",
-        "is_urgent": left is not None and left < 86_400,
+        "picked_up": f"{row['picked_up_count']} of {row['recipient_count']}" if row["sent_at"] else DASH,
+        "recipients": _show_recipients(row["recipients"] if shows_recipients else ""),
+        "age": format_duration((now - row["created_at"]).total_seconds()),
+        **_show_time_left(row, now),
         "run_path": run_path,
-        "task_path": f"{run_path}/tasks/{task_id}" + (f"/mapped/{map_index}" if map_index >= 0 else ""),
-        "web_url": transfer_url(web_urls.get(str(row["conn_id"]), ""), row["transfer_id"]) or None,
+        "task_path": f"{run_path}/tasks/{paths['task_id']}{mapped}",
+        "web_url": transfer_url(find_web_url(row["conn_id"]), row["transfer_id"]),
     }
 
 
-def _seconds_between(earlier: datetime, later: datetime | None) -> float | None:
-    return (later - earlier).total_seconds() if later else None
+def _show_time_left(row: Row, now: datetime) -> Shown:
+    if row["shown_status"] in CLOSED or not row["expires_at"]:
+        return {"time_left": DASH, "is_urgent": False}
+    left = (row["expires_at"] - now).total_seconds()
+    return {"time_left": format_duration(_round_up(left)) if left > 0 else "past", "is_urgent": left < 86_400}
 
 
-def _show_recipient(row: Row) -> Shown:
-    email, name = row.get("email"), row.get("name")
-    return {
-        "email": clean(email),
-        "name": clean(name) if name and name != email else "",
-        "picked_up_at": read_event_time(row.get("picked_up_at")),
-    }
+def _round_up(seconds: float) -> float:
+    """Return whole days, hours or minutes: the smallest unit that :func:`format_duration` shows of them."""
+    unit = 86_400 if seconds >= 864_000 else 3_600 if seconds >= 36_000 else 60
+    return -(-seconds // unit) * unit
 
 
-def to_int(value: Any) -> int:
-    """Convert a column's value to a number. 0 if it is not one."""
+def _show_recipients(text: str) -> list[Shown]:
+    """Return the recipients of a JSON list of objects; what is anything else is left out."""
     try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0
+        read = json.loads(text)
+    except ValueError:
+        return []
+    return [
+        {
+            "email": clean(each.get("email")),
+            "name": clean(each["name"]) if each.get("name") not in (None, each.get("email")) else "",
+            "picked_up_at": read_event_time(each.get("picked_up_at")),
+        }
+        for each in (read if isinstance(read, list) else ())
+        if isinstance(each, dict)
+    ]
 
 
 def files_of(memory: str) -> list[Shown]:
@@ -120,39 +101,31 @@ def files_of(memory: str) -> list[Shown]:
     ]
 
 
-def parse_list(value: Any) -> list[dict[str, Any]]:
-    """Parse a column that has a JSON list of objects, which some drivers decode. Anything else is left out."""
-    try:
-        read = json.loads(value) if isinstance(value, (str, bytes)) else value
-    except ValueError:
-        return []
-    return [each for each in (read if isinstance(read, list) else ()) if isinstance(each, dict)]
-
-
 def show_feed(row: Row, now: datetime) -> Shown:
     """Return the state of an account's event feed. Its ``lag`` is the number of seconds since the warehouse had
-    everything that the feed had; None if unknown.
+    everything that the feed had.
     """
-    loaded_at, has_more, status = row.get("loaded_at"), row.get("has_more"), row.get("status")
+    poll, page = row["poll"], row["page"]
+    has_more = bool(page.get("has_more"))
     # Rows from before polls were logged have no page.
-    since = loaded_at or row["updated_at"]
-    lag = (now - since).total_seconds() if since else None
+    lag = (now - page.get("polled_at", row["updated_at"])).total_seconds()
     return {
         "name": clean(row["account"]),
-        "cursor": to_int(row["cursor"]),
-        "polled_at": row.get("polled_at"),
-        "status": "no response" if status is None else str(to_int(status)),
-        "note": clean(row.get("note") or "", 500),
-        "has_more": bool(has_more),
+        "cursor": row["cursor"],
+        "polled_at": poll.get("polled_at"),
+        "status": poll.get("status") or "no response",
+        "note": clean(poll.get("note") or "", 500),
+        "has_more": has_more,
         "lag": lag,
-        "is_late": is_behind(lag, has_more=bool(has_more)),
-        "rejected": to_int(row.get("rejected_count")),
+        "is_late": is_behind(lag, has_more=has_more),
+        "rejected": row["rejected"],
     }
 
 
-def totals(rows: Iterable[Row]) -> dict[str, int]:
-    """Count deliveries by outcome."""
-    counted = dict.fromkeys(OUTCOMES, 0)
-    for row in rows:
-        counted[outcome_for(str(row["status"]))] += to_int(row["delivery_count"])
+def totals(counts: Iterable[Row], since: datetime) -> Counter[str]:
+    """Count deliveries by outcome, from a day on."""
+    counted: Counter[str] = Counter()
+    for row in counts:
+        if str(row["day"]) >= f"{since:%Y-%m-%d}":
+            counted[OUTCOME_OF.get(row["status"], UNKNOWN)] += row["count"]
     return counted

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect, sync_playwright
 
 from outbound_transfer_sandbox.testing import Sandbox
 from support.timeouts import TEST_TIMEOUT
@@ -26,6 +26,7 @@ SWITCHES = (
 # Of a module: while it lives, its event loop runs in this thread, where other tests have loops of their own.
 @pytest.fixture(scope="module")
 def playwright() -> Iterator[Playwright]:
+    expect.set_options(timeout=TEST_TIMEOUT * 1000)  # five seconds are too few on a busy machine
     with sync_playwright() as playwright:
         yield playwright
 

@@ -148,9 +148,9 @@ def test_from_the_navigation_to_a_delivery_and_its_run(ui: Ui, signed_in: Callab
     expect(rows).to_have_count(26)
     shoot(page, f"page{path.replace('/', '-')}")
 
-    inside.get_by_role("link", name="Older").click()
-    inside.get_by_role("link", name="Newest").click()
-    expect(inside.get_by_role("link", name="Newest")).to_have_count(0)
+    inside.get_by_role("link", name="Next").click()
+    inside.get_by_role("link", name="First").click()
+    expect(inside.get_by_role("link", name="First")).to_have_count(0)
 
     inside.get_by_label("Status").select_option("expired")
     inside.get_by_role("button", name="Show").click()

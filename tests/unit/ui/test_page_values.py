@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from outbound_transfer.ui import view_models
-from outbound_transfer.ui.filters import Filter, Position, parse_filter
-from outbound_transfer.ui.queries import Row, row_position
+from outbound_transfer.ui import picture, view_models
+from outbound_transfer.ui.filters import Filter, parse_filter
+from outbound_transfer.ui.queries import Row
 
 KEY = "0f" * 32
 NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=UTC)
@@ -21,28 +21,37 @@ NOW = datetime(2026, 3, 10, 12, 30, 15, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"days": "31"}, {"days": "-7"}, {"days": "٧"}, {"status": "nope"}, {"older": "x"},
-     {"older": "2026-99-99T00:00:00.000000Z~t"},
-     {"older": f"2026-99-99T00:00:00.000000Z~{KEY}"}, {"older": f"2026-01-01T00:00:00.000000Z~{KEY}0"}],
+    [{}, {"days": "31"}, {"days": "-7"}, {"days": "٧"}, {"status": "nope"}, {"page": "x"}, {"page": "0"},
+     {"page": "-1"}, {"sort": "nope"}, {"sort": "--age"}],
 )  # fmt: skip
 def test_invalid_parameters_are_ignored(params: dict[str, str]) -> None:
     assert parse_filter(params) == Filter()
 
 
 def test_filter_survives_its_query_string() -> None:
-    position = Position(datetime(2026, 1, 1, 12, 30, 15, 7, tzinfo=UTC), KEY)
     for wanted in (
         Filter(),
-        Filter(days=7, status="in-flight", search="50% off & more", older=position, refresh=True),
+        Filter(days=7, status="in-flight", search="50% off & more", sort="-expires", page=3, refresh=True),
     ):
-        query = wanted.query(older=wanted.older)
+        query = wanted.query(page=wanted.page)
         assert parse_filter(dict(parse_qsl(query.removeprefix("?")))) == wanted
 
 
 def test_changed_filter_starts_at_its_first_page() -> None:
-    wanted = Filter(status="expired", older=Position(NOW, KEY))
+    wanted = Filter(status="expired", page=3)
     assert wanted.query(days=90) == "?days=90&status=expired"
     assert wanted.query(status="") == "?"
+
+
+def test_a_column_chosen_again_is_reversed() -> None:
+    assert Filter().sorted_by("subject") == "?sort=subject"
+    assert Filter(sort="subject").sorted_by("subject") == "?sort=-subject"
+    assert Filter(sort="-subject").sorted_by("subject") == "?sort=subject"
+    assert Filter().sorted_by("age") == "?sort=-age"
+
+
+def test_a_page_number_has_a_bound() -> None:
+    assert parse_filter({"page": "999999999"}).page == 9_999
 
 
 # --------------------------------------------------------------------------------------------------------------- rows
@@ -51,7 +60,7 @@ def test_changed_filter_starts_at_its_first_page() -> None:
 def row(**values: Any) -> Row:
     return {
         "account": "account.example.com", "transfer_id": "t1", "conn_id": "c", "dag_id": "d", "task_id": "t",
-        "run_id": "r", "map_index": -1, "try_number": 1, "subject": "Report", "status": "pending", "error": "",
+        "run_id": "r", "map_index": -1, "try_number": 1, "subject": "Report", "shown_status": "pending", "error": "",
         "memory": "{}", "recipients": "[]", "recipient_count": 2, "picked_up_count": 1, "delivery": KEY,
         "created_at": NOW - timedelta(minutes=90), "sent_at": NOW - timedelta(hours=1),
         "expires_at": NOW + timedelta(hours=23),
@@ -59,28 +68,49 @@ def row(**values: Any) -> Row:
 
 
 def shown(**values: Any) -> view_models.Shown:
-    return view_models.show_delivery(row(**values), NOW, {}, shows_recipients=True)
+    return view_models.show_delivery(row(**values), NOW, lambda _: "", shows_recipients=True)
 
 
 def test_a_delivery() -> None:
     found = shown()
-    assert found["web_url"] is None
-    linked = view_models.show_delivery(row(), NOW, {"c": "https://account.example.com"}, shows_recipients=True)
-    assert linked["web_url"] == "https://account.example.com/transfers/t1"
-    assert (found["age"], found["time_left"], found["is_urgent"]) == ("1 h", "23 h", True)
+    assert found["web_url"] == ""
+    linked = view_models.show_delivery(row(), NOW, "https://{}.example.com".format, shows_recipients=True)
+    assert linked["web_url"] == "https://c.example.com/transfers/t1"
+    assert (found["age"], found["time_left"], found["is_urgent"]) == ("1 h 30 min", "23 h", True)
     assert (found["run_path"], found["task_path"]) == ("dags/d/runs/r", "dags/d/runs/r/tasks/t")
     assert shown(map_index=3)["task_path"] == "dags/d/runs/r/tasks/t/mapped/3"
 
 
 @pytest.mark.parametrize(
     ("values", "time_left", "is_urgent"),
-    [({"status": "complete"}, "–", False), ({"status": "draft"}, "–", False), ({"expires_at": None}, "–", False),
+    [({"shown_status": "complete"}, "–", False), ({"shown_status": "draft"}, "–", False),
+     ({"expires_at": None}, "–", False),
      ({"expires_at": NOW - timedelta(minutes=30)}, "past", True),
-     ({"status": "a new one", "expires_at": NOW + timedelta(days=10)}, "10 d", False)],
+     ({"shown_status": "a new one", "expires_at": NOW + timedelta(days=10)}, "10 d", False),
+     ({"expires_at": NOW + timedelta(days=14, seconds=-10)}, "14 d", False),
+     ({"expires_at": NOW + timedelta(days=7, seconds=-10)}, "7 d", False),
+     ({"expires_at": NOW + timedelta(days=6, hours=22, minutes=1)}, "6 d 23 h", False),
+     ({"expires_at": NOW + timedelta(hours=22, seconds=1)}, "23 h", True),
+     ({"expires_at": NOW + timedelta(minutes=59, seconds=1)}, "1 h", True),
+     ({"expires_at": NOW + timedelta(seconds=1)}, "1 min", True)],
 )  # fmt: skip
 def test_how_long_recipients_have(values: dict[str, Any], time_left: str, is_urgent: bool) -> None:
     found = shown(**values)
     assert (found["time_left"], found["is_urgent"]) == (time_left, is_urgent)
+
+
+@pytest.mark.parametrize("status", ["unknown", "a new one"])
+def test_an_unknown_status_says_so(status: str) -> None:
+    assert (shown(shown_status=status)["outcome"], shown(shown_status=status)["status"]) == (
+        "unknown",
+        f"unknown status: {status}",
+    )
+
+
+def test_pickups_of_what_was_not_sent_are_not_counted() -> None:
+    assert shown()["picked_up"] == "1 of 2"
+    for status in ("draft", "deleted", "rehearsed"):
+        assert shown(shown_status=status, sent_at=None)["picked_up"] == "–"
 
 
 def test_links_cannot_leave_their_place() -> None:
@@ -100,25 +130,25 @@ def test_files_of_any_memory(memory: str, expected: list[view_models.Shown]) -> 
     assert view_models.files_of(memory) == expected
 
 
-CURSOR: Row = {"account": "account.example.com", "cursor": 42, "updated_at": "2026-03-10T12:00:00.000000Z"}
-FEED: Row = CURSOR | {
-    "polled_at": "2026-03-10T12:29:15.000000Z", "status": 200, "note": None,
-    "loaded_at": "2026-03-10T12:29:15.000000Z", "has_more": False, "rejected_count": 3,
+CURSOR: Row = {
+    "account": "account.example.com", "cursor": 42, "updated_at": NOW - timedelta(seconds=1_815), "rejected": 3
 }  # fmt: skip
+POLL: Row = {"polled_at": NOW - timedelta(minutes=1), "status": 200, "note": None, "has_more": False}
+FEED: Row = CURSOR | {"poll": POLL, "page": POLL}
 
 
 def test_a_feed() -> None:
     found = view_models.show_feed(FEED, NOW)
-    assert (found["lag"], found["is_late"], found["status"]) == (60, False, "200")
+    assert (found["lag"], found["is_late"], found["status"]) == (60, False, 200)
     assert (found["rejected"], found["cursor"]) == (3, 42)
 
 
 def test_a_feed_with_more_to_read_is_late() -> None:
-    assert view_models.show_feed(FEED | {"has_more": 1, "rejected_count": 0}, NOW)["is_late"]
+    assert view_models.show_feed(FEED | {"page": POLL | {"has_more": True}}, NOW)["is_late"]
 
 
 def test_a_feed_that_was_never_polled_since_there_is_a_log() -> None:
-    found = view_models.show_feed(CURSOR, NOW)
+    found = view_models.show_feed(CURSOR | {"poll": {}, "page": {}}, NOW)
     assert (found["lag"], found["polled_at"], found["status"]) == (1_815, None, "no response")
     assert found["is_late"]
 
@@ -137,12 +167,43 @@ def test_totals_by_outcome_lose_nothing() -> None:
         "failed",
         "in doubt",
     )
-    rows = [{"status": status, "delivery_count": 10**at} for at, status in enumerate(statuses)]
-    assert view_models.totals(rows) == {
-        "complete": 1_000, "in-flight": 100_000_110, "expired": 10_000, "canceled": 11_100_000, "draft": 1,
-        "failed": 10**9, "in-doubt": 10**10,
+    rows = [{"day": NOW.date(), "status": status, "count": 10**at} for at, status in enumerate(statuses)]
+    rows.append({"day": NOW.date() - timedelta(days=7), "status": "draft", "count": 2})
+    assert view_models.totals(rows, NOW - timedelta(days=6)) == {
+        "complete": 1_000, "in-flight": 110, "expired": 10_000, "canceled-or-unmade": 11_100_000, "draft": 1,
+        "failed": 10**9, "in-doubt": 10**10, "unknown": 10**8,
     }  # fmt: skip
 
 
-def test_where_a_row_stands() -> None:
-    assert row_position(row()) == Position(NOW - timedelta(minutes=90), KEY)
+# ------------------------------------------------------------------------------------------------------- the picture
+
+
+def count(day: object, status: str, number: int) -> Row:
+    return {"day": day, "status": status, "count": number}
+
+
+def test_a_bar_has_what_was_sent_on_its_day() -> None:
+    today, before = NOW.date(), NOW.date() - timedelta(days=29)
+    counts = [
+        count(today, "complete", 3), count(today, "pending", 2), count(today, "in doubt", 1),
+        count(today, "expired", 2), count(str(before), "complete", 4),
+        count(before - timedelta(days=1), "complete", 1_000),
+        count(today, "draft", 50), count(today, "failed", 50), count(today, "canceled", 50),
+    ]  # fmt: skip
+    found = picture.draw(counts, NOW)
+    assert found["text"] == "12 sent: 7 picked up, 2 waiting, 1 in doubt, 2 overdue"
+    assert (len(found["bars"]), found["most"], found["first"], found["last"]) == (30, 8, "2026-02-09", "2026-03-10")
+    first, *between, last = found["bars"]
+    assert first == {
+        "text": "2026-02-09: 4 sent: 4 picked up, 0 waiting, 0 in doubt, 0 overdue",
+        "parts": [("complete", 50.0, 50.0), ("in-flight", 50.0, 0.0), ("in-doubt", 50.0, 0.0), ("expired", 50.0, 0.0)],
+    }  # fmt: skip
+    assert last["parts"] == [
+        ("complete", 62.5, 37.5), ("in-flight", 37.5, 25.0), ("in-doubt", 25.0, 12.5), ("expired", 0.0, 25.0)
+    ]  # fmt: skip
+    assert {height for each in between for _, _, height in each["parts"]} == {0.0}
+
+
+def test_without_deliveries_every_bar_is_empty() -> None:
+    found = picture.draw([], NOW)
+    assert (found["most"], {height for each in found["bars"] for _, _, height in each["parts"]}) == (0, {0.0})
