@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from airflow.cli import cli_parser
 
+from outbound_transfer.cli import check
 from outbound_transfer.cli.console import main
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
@@ -26,9 +27,13 @@ from support import deliveries_table
 from support.deliveries_table import LOCAL_FILE, DeliveriesTable
 from support.warehouses import sqlite_hook
 
+last_start = check.last_start
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 #: Some of what is checked.
-CHECKS = {"connection", "service", "transfer_key", "event_key", "clock", "in_doubt", "warehouse", "feed"}
+CHECKS = {
+    *("connection", "service", "transfer_key", "event_key", "clock"),
+    *("deliveries", "tasks", "in_doubt", "polls", "warehouse", "feed"),
+}
 PASSWORD = "hunter2-hunter2"
 NOTHING_LISTENS = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "u", "password": PASSWORD}
 
@@ -100,6 +105,7 @@ def set_up(
     EventFeedToSqlOperator(task_id="load", sql_conn_id="warehouse").execute({})
     sandbox.advance_clock(61)
     deliveries_table.use(monkeypatch, "deliveries")
+    monkeypatch.setattr(check, "last_start", lambda _: None)  # tests before this one may have run tasks
     return made
 
 
@@ -303,7 +309,7 @@ def test_nothing_configured_says_what_to_give(set_up: SetUp, single_machine: Pat
     assert status == 1
     assert str(single_machine / LOCAL_FILE) in str(found)
     assert not (single_machine / LOCAL_FILE).exists()
-    assert found["warehouse"]["to_do"] == "Give --sql-conn-id or --iceberg-conn-id."
+    assert "--sql-conn-id, --iceberg-conn-id" in found["warehouse"]["found"]
 
 
 @pytest.mark.usefixtures("several_machines")
@@ -338,3 +344,74 @@ def test_the_test_of_a_connection_shows_a_wrong_clock(set_up: SetUp) -> None:
     works, message = OutboundTransferHook().test_connection()
     assert works
     assert message.startswith("The transfer key is accepted. The event key is accepted. This machine's clock is 10 min")
+
+
+# ---------------------------------------------------------------------------------------------------- what tasks do
+
+
+@pytest.fixture
+def waiting_trigger(airflow_database: None) -> Iterator[None]:
+    """A trigger of ours in Airflow's database, and no triggerer."""
+    from airflow.jobs.job import Job
+    from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        session.execute(delete(Job))
+        session.add(Trigger("outbound_transfer.triggers.transfer.TransferTrigger", {}))
+    yield
+    with create_session() as session:
+        session.execute(delete(Trigger))
+
+
+@pytest.mark.usefixtures("waiting_trigger")
+def test_tasks_that_wait_for_a_triggerer_that_is_not_alive_are_named(set_up: SetUp) -> None:
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert (status, found["polls"]["status"]) == (2, "broken")
+    assert found["polls"]["found"] == "Tasks wait (1), and no triggerer is alive."
+
+
+@pytest.mark.usefixtures("waiting_trigger")
+def test_a_triggerer_that_is_alive_polls(set_up: SetUp) -> None:
+    from airflow.jobs.job import Job
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        job = Job()
+        job.job_type, job.state, job.latest_heartbeat = "TriggererJob", "running", datetime.now(UTC)
+        session.add(job)
+    status, found = set_up.check("--sql-conn-id", "warehouse")
+    assert (status, found["polls"]["found"]) == (0, "1 task waiting without a worker; 1 triggerer alive.")
+
+
+def test_a_shell_that_sees_another_table_than_the_tasks_says_so(set_up: SetUp) -> None:
+    now = datetime.now(UTC)
+    set_up.deliveries.add("t1", updated_at=now - timedelta(hours=3))
+    for started, expected in ((timedelta(hours=3), "ok"), (timedelta(hours=2), "degraded"), (None, "ok")):
+        set_up.monkeypatch.setattr(check, "last_start", lambda _, ago=started: ago and now - ago)
+        row = set_up.check("--sql-conn-id", "warehouse")[1]["tasks"]
+        assert row["status"] == expected
+        assert ("Tasks use another database than this shell" in row["to_do"]) == (expected == "degraded")
+    assert "connection 'deliveries'" in set_up.check()[1]["deliveries"]["found"]
+
+
+DELIVER = """
+from airflow.sdk import DAG
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+with DAG("deliver_and_check", schedule=None):
+    DeliverFilesOperator(task_id="deliver", subject="S", recipients="ann@example.com", files=FILE)
+"""
+
+
+def test_a_task_that_has_delivered_is_found(set_up: SetUp, run_dag: Callable[..., Any], tmp_path: Path) -> None:
+    before = datetime.now(UTC)
+    (tmp_path / "a.csv").write_text("a")
+    run = run_dag(DELIVER.replace("FILE", repr(str(tmp_path / "a.csv"))))
+    assert run.state == "success"
+    assert before < last_start(["DeliverFilesOperator"]) < datetime.now(UTC)
+    set_up.monkeypatch.setattr(check, "last_start", last_start)
+    assert set_up.check("--sql-conn-id", "warehouse")[1]["tasks"]["status"] == "ok"
+    deliveries_table.use(set_up.monkeypatch, "warehouse")
+    assert set_up.check("--sql-conn-id", "warehouse")[1]["tasks"]["status"] == "degraded"

@@ -195,7 +195,7 @@ def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> Non
 
 
 def test_a_cursor_that_is_none_is_repaired_by_command(command, lake, capsys) -> None:
-    lake.set_property("outbound-transfer.cursor.acme", "many")
+    lake.set_property("outbound-transfer.feed.acme", "many")
     with pytest.raises(SystemExit, match="feed rebuild-cursor"):
         command("status")
     command("rebuild-cursor", "--yes")

@@ -170,4 +170,5 @@ def expire(folder: Path) -> int:
 
 def _is_drained(lake: Lake, accounts: Sequence[str]) -> bool:
     found = lake.table().properties
-    return all(found[f"outbound-transfer.cursor.{account}"] == str(LINES * PAGES) for account in accounts)
+    cursors = (json.loads(found[f"outbound-transfer.feed.{account}"])["cursor"] for account in accounts)
+    return set(cursors) == {LINES * PAGES}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Final
@@ -14,13 +14,11 @@ from typing import Any, Final
 import msgspec
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
-from sqlalchemy.exc import DBAPIError
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.airflow_compat.run_state import read_state
 from outbound_transfer.client.errors import OutboundTransferError
-from outbound_transfer.client.wording import pluralize
-from outbound_transfer.delivery.forget import forget
+from outbound_transfer.delivery import forget as forgetting
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.store.connection import open_tables
@@ -31,6 +29,7 @@ from outbound_transfer.store.maintenance import SqlFeedMaintenance, list_feeds
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.values import utc_now
 from outbound_transfer.store.views import create_views, render_views
+from outbound_transfer.wording import pluralize
 
 #: Tells Airflow whether a process may read connections from its database.
 _PROCESS_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
@@ -42,7 +41,7 @@ NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."
 
 
 def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Let a command use the connections in Airflow's database, and exit with the text of an error.
+    """Let a command use the connections in Airflow's database too, and exit with the text of an error.
 
     Errors of Python itself, which are mistakes in the code, pass. Where an output format is given, nothing is logged:
     Airflow's log goes to standard output, too.
@@ -50,42 +49,29 @@ def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespa
 
     @wraps(function)
     def run(arguments: Namespace) -> None:
+        is_quiet = bool(getattr(arguments, "output", None))
+        before = os.environ.get(_PROCESS_CONTEXT, "")
+        os.environ[_PROCESS_CONTEXT] = "server"
         try:
-            with _server_context():
-                if getattr(arguments, "output", None):
-                    suppress_logs_and_warning(function)(Namespace(**{"verbose": False, **vars(arguments)}))
-                else:
-                    function(arguments)
+            call = suppress_logs_and_warning(function) if is_quiet else function
+            call(Namespace(**{"verbose": False, **vars(arguments)}))
         except OutboundTransferError as error:
             raise SystemExit(str(error)) from error
-        except DBAPIError as error:  # its other lines may quote the row
-            raise SystemExit(f"{_place_of(arguments)}{redact(words_of(error))}") from None
         except Exception as error:  # each driver, store and catalog has its own
             if type(error).__module__ == "builtins" and not isinstance(error, OSError):
                 raise
-            raise SystemExit(f"{_place_of(arguments)}{type(error).__name__}: {redact(str(error))}") from error
+            # Of a database, the other lines may quote the row.
+            raise SystemExit(f"{_place_of(**vars(arguments))}{redact(words_of(error))}") from None
+        finally:
+            os.environ[_PROCESS_CONTEXT] = before
 
     return run
 
 
-def _place_of(arguments: Namespace) -> str:
+def _place_of(sql_conn_id: str = "", iceberg_conn_id: str = "", **_: object) -> str:
     """Return what the command reads, to name it in an error."""
-    given = {name: getattr(arguments, name, None) for name in KINDS}
-    return "".join(f"--{name.replace('_', '-')} {value}: " for name, value in given.items() if value)
-
-
-@contextmanager
-def _server_context() -> Iterator[None]:
-    """Find connections in Airflow's database too, as ``airflow connections get`` does."""
-    before = os.environ.get(_PROCESS_CONTEXT)
-    os.environ[_PROCESS_CONTEXT] = "server"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PROCESS_CONTEXT]
-        else:
-            os.environ[_PROCESS_CONTEXT] = before
+    place = f"--sql-conn-id {sql_conn_id}: " if sql_conn_id else ""
+    return f"--iceberg-conn-id {iceberg_conn_id}: " if iceberg_conn_id else place
 
 
 @with_connections
@@ -104,65 +90,56 @@ def verify(arguments: Namespace) -> None:
     """Print the problems of a feed's tables, and exit with 1 if there are any."""
     feed = open_feed(arguments)
     problems = list(feed.find_problems())
-    if arguments.output:
-        print_rows(arguments, "", *({"problem": each} for each in problems))
-        raise SystemExit(bool(problems))
-    if problems:
-        raise SystemExit("\n".join([f"Problems of the feed of {_account_text(feed)}:", *problems]))
-    print_rows(arguments, f"OK: no problems found in the feed of {_account_text(feed)}")
+    if not problems:
+        print_rows(arguments, f"OK: no problems found in the feed of {_account_text(feed)}")
+        return
+    text = "\n".join([f"Problems of the feed of {_account_text(feed)}:", *problems])
+    print_rows(arguments, text, *({"problem": each} for each in problems))
+    raise SystemExit(1)
 
 
 @with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
-    feed = open_feed(arguments)
-    confirm(arguments, f"Set the cursor of {_account_text(feed)} by the rows? It is {_cursor_text(_cursor_of(feed))}.")
-    before, after = feed.rebuild_cursor()
-    print_rows(arguments, _moved(before, after), {"before": before, "after": after})
+    _move(arguments, "that of the rows", lambda feed, _: feed.rebuild_cursor())
 
 
 @with_connections
 def reset(arguments: Namespace) -> None:
     """Set the cursor."""
-    feed = open_feed(arguments)
-    shown = _cursor_of(feed)
-    confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {arguments.to}?")
-    before, after = feed.reset(arguments.to, expected=shown)
-    text = _moved(before, after)
-    if after != arguments.to:
-        text += f"\nThe page that has {arguments.to} starts at {after}: its rows are deleted, and read again."
-    print_rows(arguments, text, {"before": before, "after": after})
+    after = _move(arguments, arguments.to, lambda feed, shown: feed.reset(arguments.to, expected=shown))
+    if after != arguments.to and not arguments.output:
+        print(f"The page that has {arguments.to} starts at {after}: its rows are deleted, and read again.")  # noqa: T201
 
 
 @with_connections
 def views(arguments: Namespace) -> None:
     """Print the SQL of the analysts' views, or create them."""
-    names = {"prefix": arguments.table_prefix, "schema": arguments.schema}
     if bool(arguments.dialect) == bool(arguments.sql_conn_id) or (arguments.apply and arguments.dialect):
         raise SystemExit(
             "Give --dialect, to print the SQL; or --sql-conn-id, to print it, or with --apply to create the views."
         )
-    tables = None if arguments.dialect else open_feed_tables(arguments)
-    if tables and arguments.apply:
-        created = create_views(tables)
+    if arguments.apply:
+        created = create_views(open_feed_tables(arguments))
         print_rows(arguments, "\n".join(f"{name} created" for name in created), *({"view": name} for name in created))
-    else:
-        sql = render_views(tables.database.name if tables else arguments.dialect, **names)
-        print_rows(arguments, sql.removesuffix("\n"), {"sql": sql})
+        return
+    dialect = arguments.dialect or open_feed_tables(arguments).database.name
+    sql = render_views(dialect, prefix=arguments.table_prefix, schema=arguments.schema)
+    print_rows(arguments, sql.removesuffix("\n"), {"sql": sql})
 
 
 @with_connections
-def forget_delivery(arguments: Namespace) -> None:
+def forget(arguments: Namespace) -> None:
     """Forget a transfer, so that its task, once it is cleared, sends it again."""
     transfer_id = arguments.transfer_id
     confirm(arguments, f"Forget transfer {transfer_id}? A clear of its task then sends it again, and bills it again.")
-    task = forget(require_deliveries().open(), transfer_id, read_state, getpass.getuser())
+    task = forgetting.forget(require_deliveries().open(), transfer_id, read_state, getpass.getuser())
     text = f"Transfer {transfer_id} is forgotten. Clear the {task} to send it again."
     print_rows(arguments, text, {"transfer_id": transfer_id, "task": task})
 
 
 @with_connections
-def clean_deliveries(arguments: Namespace) -> None:
+def clean(arguments: Namespace) -> None:
     """Delete the rows of tasks whose deliveries have not changed for some time; delivery keys stay."""
     if arguments.older_than < MIN_AGE:
         raise SystemExit("--older-than must be 30d or more: the service keeps a draft, which may be sent, so long.")
@@ -197,29 +174,18 @@ def confirm(arguments: Namespace, question: str) -> None:
 
 
 def open_feed(arguments: Namespace) -> FeedMaintenance:
-    """Return the feed that a command is about."""
-    feed = KINDS[find_kind(arguments)](arguments)
-    _check_known(feed)
-    return feed
-
-
-def find_kind(arguments: Namespace) -> str:
-    """Return the key of :data:`KINDS` of the place that a command names."""
-    given = [name for name in KINDS if getattr(arguments, name)]
-    if len(given) != 1:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in KINDS)
-        raise SystemExit(f"Where is the feed? Exactly one of these says it: {options}.")
-    return given[0]
+    """Return the feed that a command is about, which may never have been read."""
+    if bool(arguments.sql_conn_id) == bool(arguments.iceberg_conn_id):
+        raise SystemExit("Where is the feed? Exactly one of these says it: --sql-conn-id, --iceberg-conn-id.")
+    if arguments.iceberg_conn_id:
+        return _open_iceberg_feed(arguments)
+    tables = open_feed_tables(arguments)
+    return SqlFeedMaintenance(EventStore(tables, _account(arguments, lambda: list_feeds(tables))))
 
 
 def open_feed_tables(arguments: Namespace) -> Tables:
     """Return the tables that a command names, without connecting."""
     return open_tables(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
-
-
-def open_sql_feed(tables: Tables, arguments: Namespace) -> FeedMaintenance:
-    """Return the feed that a command is about."""
-    return SqlFeedMaintenance(EventStore(tables, _account(arguments, lambda: list_feeds(tables))))
 
 
 def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
@@ -234,13 +200,6 @@ def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
     return IcebergFeedMaintenance(IcebergEventDestination(catalog, arguments.table, account))
 
 
-#: The option that says where a feed is, and what opens it.
-KINDS: Final[dict[str, Callable[[Namespace], FeedMaintenance]]] = {
-    "sql_conn_id": lambda arguments: open_sql_feed(open_feed_tables(arguments), arguments),
-    "iceberg_conn_id": _open_iceberg_feed,
-}
-
-
 def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> str:
     """Return the account that a command is about: the one given, or the only one there is."""
     feeds = [arguments.account] if arguments.account else list_accounts()
@@ -249,29 +208,28 @@ def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> st
     return feeds[0]
 
 
-def _check_known(feed: FeedMaintenance) -> None:
-    """Check that a feed is there, before a question is asked about it; a command may repair its cursor."""
-    with suppress(InvalidCursor):
-        feed.read_cursor()
-
-
-def _cursor_of(feed: FeedMaintenance) -> int | None:
-    """Return the cursor; None if it is not valid."""
-    try:
-        return feed.read_cursor()
-    except InvalidCursor:
-        return None
-
-
 def _account_text(feed: FeedMaintenance) -> str:
     """Return the account's name, and the site address that it is bound to."""
     address = feed.read_address()
     return feed.account if address in (None, feed.account) else f"{feed.account} ({address})"
 
 
+def _move(
+    arguments: Namespace, to: object, move: Callable[[FeedMaintenance, int | None], tuple[int | None, int]]
+) -> int:
+    """Ask, set the cursor, and print it; return where it is.
+
+    :param move: is given the feed, and the cursor in the question; None if it is not valid.
+    """
+    feed, shown = open_feed(arguments), None
+    with suppress(InvalidCursor):  # which the command may repair
+        shown = feed.read_cursor()
+    confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {to}?")
+    before, after = move(feed, shown)
+    text = f"The cursor was {_cursor_text(before)} and is {after}."
+    print_rows(arguments, text, {"before": before, "after": after})
+    return after
+
+
 def _cursor_text(cursor: int | None) -> str:
     return "not valid" if cursor is None else str(cursor)
-
-
-def _moved(before: int | None, after: int) -> str:
-    return f"The cursor was {_cursor_text(before)} and is {after}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
@@ -17,20 +17,18 @@ def main(words: Sequence[str] | None = None) -> None:
     """
     (command,) = get_commands()
     parser = ArgumentParser(prog=command.name, description=command.help)
-    _add_commands(parser, command.subcommands)
+    _add_commands(parser, command)
     arguments = parser.parse_args(words)
     arguments.func(arguments)
 
 
-def _add_commands(parser: ArgumentParser, commands: Iterable[ActionCommand | GroupCommand]) -> None:
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in commands:
-        subparser = subparsers.add_parser(
-            command.name, help=command.help, description=command.description or command.help
-        )
-        if isinstance(command, GroupCommand):
-            _add_commands(subparser, command.subcommands)
-        else:
-            for argument in command.args:
-                argument.add_to_parser(subparser)
-            subparser.set_defaults(func=command.func)
+def _add_commands(parser: ArgumentParser, command: ActionCommand | GroupCommand) -> None:
+    if isinstance(command, GroupCommand):
+        subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+        for each in command.subcommands:
+            text = each.description or each.help
+            _add_commands(subparsers.add_parser(each.name, help=each.help, description=text), each)
+    else:
+        for argument in command.args:
+            argument.add_to_parser(parser)
+        parser.set_defaults(func=command.func)

@@ -1,4 +1,4 @@
-"""An Iceberg table of events: created, and changed in single commits."""
+"""An Iceberg table of events: created, changed in single commits; the state of its feeds is in its properties."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import random
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyiceberg.expressions
 from pyiceberg.catalog import Catalog
@@ -19,19 +21,35 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import DayTransform
 
-from outbound_transfer.lake.feed_state import COMMIT, find_commit
+from outbound_transfer.client.events import Page
 from outbound_transfer.lake.rows import SCHEMA
-from outbound_transfer.store.errors import UnusableTable, WarehouseBusy
+from outbound_transfer.store.errors import InvalidCursor, UnusableTable, WarehouseBusy
 from outbound_transfer.store.naming import check_table
 
 log = logging.getLogger(__name__)
 
 #: Conditions on rows; without types: those of the constructors deny the arguments that they are documented with.
 filters: Final[Any] = pyiceberg.expressions
+
+#: What a transaction would commit again, and whose files it would delete; see :func:`_stage`.
+_PRODUCERS: Final = "_snapshot_producers"
+if _PRODUCERS not in Transaction.__init__.__code__.co_names:
+    raise ImportError("this version of pyiceberg commits otherwise than 0.12: install 'pyiceberg>=0.12,<0.13'")
+
+_PREFIX: Final = "outbound-transfer."
+_FEED: Final = f"{_PREFIX}feed."
+
+#: The property with the site address that an account's name is bound to, before the name.
+ADDRESS: Final = f"{_PREFIX}address."
+
+#: The name in a snapshot's summary of what identifies the commit.
+COMMIT: Final = f"{_PREFIX}commit"
 
 _METRICS: Final = "write.metadata.metrics"
 
@@ -53,6 +71,83 @@ _MAX_ATTEMPTS: Final = 30
 
 #: Seconds: the backoff before the second attempt, and its maximum.
 _MIN_BACKOFF, _MAX_BACKOFF = 0.05, 2.0
+
+
+class FeedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one account's feed; every change of it is committed with a snapshot.
+
+    :ivar commit: identifies the commit that wrote this state.
+    :ivar has_more: whether more came after the last page; None if none is loaded.
+    """
+
+    cursor: int = 0
+    commit: str = ""
+    updated_at: str | None = None
+    has_more: bool | None = None
+
+    def after(self, page: Page) -> FeedState:
+        """Return the state after a page is loaded."""
+        return msgspec.structs.replace(self, cursor=page.next_cursor, has_more=page.has_more)
+
+    def as_properties(self, account: str) -> dict[str, str]:
+        """Return the property that :func:`read_state` reads."""
+        return {f"{_FEED}{account}": msgspec.json.encode(self).decode()}
+
+
+def list_accounts(properties: Mapping[str, str]) -> list[str]:
+    """Return the accounts whose feeds have been read into the table."""
+    return sorted(name.removeprefix(_FEED) for name in properties if name.startswith(_FEED))
+
+
+def read_state(metadata: TableMetadata, account: str) -> FeedState | None:
+    """Return the state of a feed; None if the feed has never been read.
+
+    :raises InvalidCursor: the property is not a state, or somebody rolled the rows back and not the property.
+    """
+    feed = metadata.properties.get(f"{_FEED}{account}")
+    if feed is None:
+        return None
+    try:
+        state = msgspec.json.decode(feed, type=FeedState)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidCursor(
+            f"the table's property '{_FEED}{account}' is not as this package writes it ({error}): "
+            "`feed rebuild-cursor` sets the cursor by the rows"
+        ) from error
+    if _is_rolled_back(metadata, state.commit):
+        raise InvalidCursor(
+            f"the table was rolled back or replaced: its property has the cursor {state.cursor} of the feed {account}, "
+            "and its rows are those of another time. `feed rebuild-cursor` sets the cursor by the rows"
+        )
+    return state
+
+
+def require_state(table: Table, account: str) -> FeedState:
+    """Return the state of a feed.
+
+    :raises InvalidCursor: there is none, or see :func:`read_state`.
+    """
+    if state := read_state(table.metadata, account):
+        return state
+    raise InvalidCursor(
+        f"the table {'.'.join(table.name())} has events of {account} but no cursor: it was replaced, or its properties "
+        "were removed. `feed rebuild-cursor` sets the cursor by the rows"
+    )
+
+
+def find_commit(metadata: TableMetadata, commit_id: str) -> Snapshot | None:
+    """Return the last snapshot of a commit; None if it is not there, or has expired."""
+    found = (each for each in reversed(metadata.snapshots) if each.summary and each.summary[COMMIT] == commit_id)
+    return next(found, None)
+
+
+def _is_rolled_back(metadata: TableMetadata, commit_id: str) -> bool:
+    """Return whether the table's rows are certainly without a commit. One that has expired proves nothing."""
+    commit, lineage = find_commit(metadata, commit_id), list(ancestors_of(metadata.current_snapshot(), metadata))
+    if commit is None or not lineage:
+        return not lineage  # an expiry leaves the newest snapshot
+    # Others in between may have expired: then the lineage that is known ends after the commit.
+    return commit not in lineage and (lineage[-1].sequence_number or 0) < (commit.sequence_number or 0)
 
 
 class Change(NamedTuple):
@@ -85,10 +180,9 @@ class FeedTable:
 
     def find(self) -> Table | None:
         """Return the table as it is now; None if there is none."""
-        try:
+        with suppress(NoSuchTableError):
             return self.load()
-        except NoSuchTableError:
-            return None
+        return None
 
     def find_or_create(self) -> Table:
         """Return the table as it is now; create it if there is none.
@@ -153,4 +247,4 @@ def _stage(transaction: Transaction, change: Change, commit_id: str, expire_befo
     transaction.append(change.append, snapshot_properties=summary)
     # Without these, pyiceberg neither repeats a lost commit on top of another one, whatever the table's properties
     # say, nor deletes files of a commit that a catalog reports as failed after it took effect.
-    transaction._snapshot_producers = []
+    setattr(transaction, _PRODUCERS, [])

@@ -13,17 +13,10 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from outbound_transfer.client.events import Page
-from outbound_transfer.lake.feed_state import ADDRESS, FeedState, read_state
-from outbound_transfer.lake.feed_table import Change, FeedTable, filters
+from outbound_transfer.lake.feed_table import ADDRESS, Change, FeedState, FeedTable, filters, read_state, require_state
 from outbound_transfer.lake.rows import SCHEMA, page_table
-from outbound_transfer.store.destination import (
-    EventDestination,
-    Loaded,
-    check_account,
-    check_address,
-    check_rejected,
-)
-from outbound_transfer.store.errors import CursorMoved, InvalidCursor, InvalidName
+from outbound_transfer.store.destination import EventDestination, Loaded, check_account, check_address, check_rejected
+from outbound_transfer.store.errors import CursorMoved, InvalidName
 from outbound_transfer.store.values import format_timestamp, utc_now
 
 #: How long a snapshot is left to its readers.
@@ -56,32 +49,27 @@ class IcebergEventDestination(EventDestination):
             raise InvalidName(f"the account's name {account!r} has characters that are not printable")
         self.table = FeedTable(catalog, table)
         self.account, self.now, self._keep_snapshots_for = account, clock, keep_snapshots_for
+        self.address_property = f"{ADDRESS}{account}"
 
     def get_or_create_cursor(self) -> int:
-        state = read_state(self.table.find_or_create().metadata, self.account)
-        if state is None:
-            state = read_state(self.table.commit(self._plan_first).metadata, self.account)
-        return state.cursor if state else 0
+        table = self.table.find_or_create()
+        if read_state(table.metadata, self.account) is None:
+            table = self.table.commit(self._plan_first)
+        return require_state(table, self.account).cursor
 
     def _plan_first(self, table: Table, commit_id: str) -> Change:
-        state = read_state(table.metadata, self.account)
-        if state is None and table.scan(self.rows_where(), limit=1).to_arrow().num_rows:
-            raise InvalidCursor(
-                f"the table {self.table.name} has events of {self.account} but no cursor: it was replaced, or its "
-                "properties were removed. `feed rebuild-cursor` sets the cursor by the rows"
-            )
+        has_rows = table.scan(self.rows_from(0), limit=1).to_arrow().num_rows
+        state = require_state(table, self.account) if has_rows else read_state(table.metadata, self.account)
         return self.change(state or FeedState(), commit_id)
 
-    def rows_where(self, *conditions: BooleanExpression) -> BooleanExpression:
-        """Return the condition that rows are of the account, and others."""
-        where: BooleanExpression = filters.EqualTo("account", self.account)
-        for each in conditions:
-            where = filters.And(where, each)
+    def rows_from(self, cursor: int) -> BooleanExpression:
+        """Return the condition that rows are of the account, and of pages from a cursor on."""
+        is_of_account = filters.EqualTo("account", self.account)
+        where: BooleanExpression = filters.And(is_of_account, filters.GreaterThanOrEqual("cursor_from", cursor))
         return where
 
     def bind_account(self, address: str) -> None:
-        name = f"{ADDRESS}{self.account}"
-        table = self.table.load()
+        name, table = self.address_property, self.table.load()
         if name not in table.properties:
             table = self.table.commit(lambda table, _: Change({name: table.properties.get(name, address)}))
         remedy = f"remove the property '{name}' of the table {self.table.name}"
@@ -109,8 +97,7 @@ class IcebergEventDestination(EventDestination):
                 return Loaded(page, 0)
 
         def plan(table: Table, commit_id: str) -> Change:
-            state = self._state_at(table, page.cursor).after(page)
-            return self.change(state, commit_id, append=rows)
+            return self.change(self._state_at(table, page.cursor).after(page), commit_id, append=rows)
 
         self.table.commit(plan, expire_before=now - self._keep_snapshots_for)
         return Loaded(page, int(rows.num_rows) - len(page.rejected))
@@ -119,9 +106,9 @@ class IcebergEventDestination(EventDestination):
         """Return the state of the feed.
 
         :raises CursorMoved: the cursor is not ``position``.
-        :raises InvalidCursor: somebody changed it, or the rows and not the cursor.
+        :raises InvalidCursor: somebody changed the state, or the rows and not the state.
         """
-        state = read_state(table.metadata, self.account)
-        if state is None or state.cursor != position:
+        state = require_state(table, self.account)
+        if state.cursor != position:
             raise CursorMoved(f"the cursor of the feed {self.account} is no longer {position}")
         return state

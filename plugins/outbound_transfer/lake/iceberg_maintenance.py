@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import asdict
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from outbound_transfer.lake.feed_state import ADDRESS, FeedState, list_accounts, read_state
-from outbound_transfer.lake.feed_table import Change, FeedTable, filters
+from outbound_transfer.lake.feed_table import Change, FeedState, FeedTable, list_accounts, require_state
 from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.store.destination import (
     FeedMaintenance,
@@ -40,10 +38,10 @@ class IcebergFeedMaintenance(FeedMaintenance):
 
     def read_address(self) -> str | None:
         table = self._table.find()
-        return None if table is None else table.properties.get(f"{ADDRESS}{self.account}")
+        return None if table is None else table.properties.get(self._destination.address_property)
 
     def read_cursor(self) -> int:
-        return self._state_of(self._known_table()).cursor
+        return self._known_state()[1].cursor
 
     def _known_table(self) -> Table:
         """Return the table.
@@ -56,35 +54,23 @@ class IcebergFeedMaintenance(FeedMaintenance):
             return table
         raise self._unknown_feed(f"table {self._table.name}", known)
 
-    def _state_of(self, table: Table) -> FeedState:
-        state = read_state(table.metadata, self.account)
-        if state is None:
-            raise InvalidCursor(
-                f"the table {self._table.name} has events of {self.account} but no cursor: "
-                "`feed rebuild-cursor` sets it by the rows"
-            )
-        return state
+    def _known_state(self) -> tuple[Table, FeedState]:
+        table = self._known_table()
+        return table, require_state(table, self.account)
 
-    def _read(self, table: Table, *columns: str, where: tuple[BooleanExpression, ...] = ()) -> pa.Table:
+    def _read(self, table: Table, *columns: str) -> pa.Table:
         """Return columns of the account's rows, in no order."""
-        return table.scan(self._destination.rows_where(*where), selected_fields=columns).to_arrow()
+        return table.scan(self._destination.rows_from(0), selected_fields=columns).to_arrow()
 
     def read_position(self) -> FeedPosition:
-        return self._position_of(self._known_table())
-
-    def _position_of(self, table: Table) -> FeedPosition:
-        state = self._state_of(table)
-        caught_up = None if state.has_more is None else not state.has_more
-        return FeedPosition(
-            cursor=state.cursor, updated_at=state.updated_at, page_at=state.updated_at, caught_up=caught_up
-        )
+        return _position_of(self._known_state()[1])
 
     def status(self) -> FeedStatus:
-        table = self._known_table()
+        table, state = self._known_state()
         rows = self._read(table, "event_id", "loaded_at", "occurred_at")
         events = rows.filter(pc.is_valid(rows["event_id"]))
         return FeedStatus(
-            **asdict(self._position_of(table)),
+            **asdict(_position_of(state)),
             account=self.account,
             address=self.read_address(),
             events=events.num_rows,
@@ -94,8 +80,7 @@ class IcebergFeedMaintenance(FeedMaintenance):
         )
 
     def find_problems(self) -> Iterator[str]:
-        table = self._known_table()
-        state = self._state_of(table)
+        table, state = self._known_state()
         rows = self._read(table, "cursor_from", "line_number")
         if unordered := _count_repeated(rows, ["cursor_from", "line_number"]):
             yield f"{unordered} lines of a page are there more than once: the page was loaded twice"
@@ -134,17 +119,22 @@ class IcebergFeedMaintenance(FeedMaintenance):
                 raise CursorMoved(f"the cursor of the feed {self.account} is no longer {before}")
             pages = pc.unique(self._read(table, "cursor_from")["cursor_from"]).to_pylist()
             start = find_start(pages, before)
-            delete = self._destination.rows_where(filters.GreaterThanOrEqual("cursor_from", start))
+            delete = self._destination.rows_from(start)
             return self._destination.change(FeedState(cursor=start), commit_id, delete=delete)
 
-        return before, self._state_of(self._table.commit(plan)).cursor
+        return before, require_state(self._table.commit(plan), self.account).cursor
 
     def _find_cursor(self, table: Table) -> int | None:
         """Return the cursor; None if it is missing or not valid."""
         try:
-            return self._state_of(table).cursor
+            return require_state(table, self.account).cursor
         except InvalidCursor:
             return None
+
+
+def _position_of(state: FeedState) -> FeedPosition:
+    caught_up = None if state.has_more is None else not state.has_more
+    return FeedPosition(cursor=state.cursor, updated_at=state.updated_at, page_at=state.updated_at, caught_up=caught_up)
 
 
 def _count_repeated(rows: pa.Table, columns: list[str]) -> int:

@@ -10,46 +10,35 @@ import pyarrow as pa
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.store.event_content import content_digest
-from outbound_transfer.store.tables import PERSONAL_DATA
-from outbound_transfer.store.values import parse_event_timestamp
+from outbound_transfer.store.tables import EVENTS, REJECTED_LINES
+from outbound_transfer.store.values import read_event_time
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def field(name: str, type_: pa.DataType, comment: str, *, null: bool = True, personal: bool = False) -> pa.Field:
+def _field(name: str, type_: pa.DataType, comment: str | None, *, null: bool = True) -> pa.Field:
     """Return a column with its description, by the name that pyiceberg reads."""
-    comment = f"{comment}. {PERSONAL_DATA}" if personal else comment
-    return pa.field(name, type_, nullable=null, metadata={"doc": comment})
+    return pa.field(name, type_, nullable=null, metadata={"doc": f"{comment}"})
 
 
-#: What :data:`outbound_transfer.store.tables.EVENTS` and ``REJECTED_LINES`` have in a SQL database.
+_EVENT, _LINE = ({column.name: column.comment for column in table.columns} for table in (EVENTS, REJECTED_LINES))
+
+#: The columns of both tables. JSON is text, and NULL where a line is rejected.
 SCHEMA: Final = pa.schema(
     [
-        field("account", pa.string(), "the account whose feed it is: its site address", null=False),
-        field("event_id", pa.string(), "as received, unique within one account; NULL for a rejected line"),
-        field("type", pa.string(), "`transfer_sent`, `file_downloaded` or any other type; NULL for a rejected line"),
-        field("timestamp", pa.string(), "as received; NULL if the event has none"),
-        field("occurred_at", _TIMESTAMP, "`timestamp` in UTC; NULL if it is not an ISO 8601 date and time"),
-        field(
-            "data",
-            pa.string(),
-            "the payload as JSON text; NULL if the event has none or `raw` contains it",
-            personal=True,
-        ),
-        field("extra_fields", pa.string(), "undocumented fields of the event as one JSON object", personal=True),
-        field(
-            "raw", pa.string(), "the whole line as received, if a JSON parser might reject or change it", personal=True
-        ),
-        field(
-            "rejected_line",
-            pa.binary(),
-            "the bytes of a line that is not a valid event; NULL for an event",
-            personal=True,
-        ),
-        field("rejected_reason", pa.string(), "why the line was rejected; NULL for an event", personal=True),
-        field("cursor_from", pa.int64(), "the cursor of the request that returned the page", null=False),
-        field("line_number", pa.int64(), "the line within that page, from 1", null=False),
-        field("loaded_at", _TIMESTAMP, "when the page was loaded", null=False),
+        _field("account", pa.string(), _EVENT["account"], null=False),
+        _field("event_id", pa.string(), f"{_EVENT['event_id']}; NULL for a rejected line"),
+        _field("type", pa.string(), f"{_EVENT['type']}; NULL for a rejected line"),
+        _field("timestamp", pa.string(), _EVENT["timestamp"]),
+        _field("occurred_at", _TIMESTAMP, _EVENT["occurred_at"]),
+        _field("data", pa.string(), _EVENT["data"]),
+        _field("extra_fields", pa.string(), _EVENT["extra_fields"]),
+        _field("raw", pa.string(), _EVENT["raw"]),
+        _field("rejected_line", pa.binary(), _LINE["raw"]),
+        _field("rejected_reason", pa.string(), _LINE["reason"]),
+        _field("cursor_from", pa.int64(), _EVENT["cursor_from"], null=False),
+        _field("line_number", pa.int64(), _EVENT["line_number"], null=False),
+        _field("loaded_at", _TIMESTAMP, _EVENT["loaded_at"], null=False),
     ]
 )
 
@@ -59,11 +48,10 @@ def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
 
     :param loaded_at: with a time zone.
     """
-    lines: list[Event | RejectedLine] = [*distinct_events(page), *page.rejected]
-    rows = sorted(lines, key=lambda each: each.line_number)
-    columns = zip(*(_row(account, page.cursor, each, loaded_at) for each in rows), strict=True)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)] if rows else None
-    return pa.Table.from_arrays(arrays, schema=SCHEMA) if arrays else SCHEMA.empty_table()
+    shared = {"account": account, "cursor_from": page.cursor, "loaded_at": loaded_at}
+    rows = [_event_row(each) | shared for each in distinct_events(page)]
+    rows += [_rejected_row(each) | shared for each in page.rejected]
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: int(row["line_number"])), schema=SCHEMA)
 
 
 def distinct_events(page: Page) -> Iterator[Event]:
@@ -76,12 +64,16 @@ def distinct_events(page: Page) -> Iterator[Event]:
             yield event
 
 
-def _row(account: str, cursor_from: int, line: Event | RejectedLine, loaded_at: datetime) -> tuple[Any, ...]:
-    if isinstance(line, RejectedLine):
-        values: tuple[Any, ...] = (*[None] * 7, line.raw, line.reason)
-    else:
-        occurred_at = parse_event_timestamp(line.timestamp)
-        occurred = None if occurred_at is None else datetime.fromisoformat(occurred_at)
-        content = (None, None, line.raw) if line.raw is not None else (line.data, line.extra_fields, None)
-        values = (line.event_id, line.type, line.timestamp, occurred, *content, None, None)
-    return (account, *values, cursor_from, line.line_number, loaded_at)
+def _event_row(event: Event) -> dict[str, Any]:
+    content = {"data": event.data, "extra_fields": event.extra_fields} if event.raw is None else {"raw": event.raw}
+    return content | {
+        "event_id": event.event_id,
+        "type": event.type,
+        "timestamp": event.timestamp,
+        "occurred_at": read_event_time(event.timestamp),
+        "line_number": event.line_number,
+    }
+
+
+def _rejected_row(line: RejectedLine) -> dict[str, Any]:
+    return {"rejected_line": line.raw, "rejected_reason": line.reason, "line_number": line.line_number}

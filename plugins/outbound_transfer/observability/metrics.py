@@ -1,16 +1,12 @@
-"""The provider's metrics. All are emitted through Airflow's ``stats``.
-
-docs/observability.md is generated from :data:`METRICS`.
-"""
+"""The provider's metrics. All are emitted through Airflow's ``stats``, and listed in docs/observability.md."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from outbound_transfer.airflow_compat.names import get_stats
 
@@ -61,18 +57,16 @@ class Metric:
         :param tags: value of each tag.
         """
         try:
-            self._emit(value, {name: _INVALID_CHARACTERS.sub("_", str(tags[name]))[:_MAX_LENGTH] for name in self.tags})
+            tags = {name: _INVALID_CHARACTERS.sub("_", str(tags[name]))[:_MAX_LENGTH] for name in self.tags}
+            stats = get_stats()
+            if self.type is MetricType.COUNTER:
+                stats.incr(self.full_name, round(value), tags=tags)
+            elif self.type is MetricType.GAUGE:
+                stats.gauge(self.full_name, value, tags=tags)
+            else:
+                stats.timing(self.full_name, value * 1_000, tags=tags)
         except Exception as error:
             log.debug("Could not emit the metric %s: %s", self.full_name, error)
-
-    def _emit(self, value: float, tags: Mapping[str, Any]) -> None:
-        stats = get_stats()
-        if self.type is MetricType.COUNTER:
-            stats.incr(self.full_name, round(value), tags=dict(tags))
-        elif self.type is MetricType.GAUGE:
-            stats.gauge(self.full_name, value, tags=dict(tags))
-        else:
-            stats.timing(self.full_name, value * 1_000, tags=dict(tags))
 
 
 REQUESTS: Final = Metric(
@@ -173,29 +167,5 @@ DATABASE_FAILURES: Final = Metric(
     "a warehouse could not be connected to",
 )
 
-METRICS: Final = (
-    REQUESTS,
-    REQUEST_DURATION,
-    RETRIES,
-    RATE_LIMIT_WAIT,
-    BYTES_UPLOADED,
-    DELIVERIES,
-    DELIVERIES_IN_DOUBT,
-    MISSING_ROWS,
-    DEFERRED_WAITERS,
-    POLL_DURATION,
-    FEED_LAG,
-    ROWS_LOADED,
-    REJECTED_LINES,
-    DATABASE_FAILURES,
-)
-
-
-def markdown_table() -> str:
-    """Return the table of docs/observability.md."""
-    rows = (
-        f"| `{metric.full_name}` | {metric.type.value} | {metric.unit} "
-        f"| {', '.join(f'`{tag}`' for tag in metric.tags)} | {metric.description} |"
-        for metric in METRICS
-    )
-    return "\n".join(("| name | kind | unit | tags | emitted when |", "|---|---|---|---|---|", *rows))
+#: All of them, in the order of docs/observability.md.
+METRICS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Metric))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -13,8 +14,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Transaction
 
-from outbound_transfer.lake.feed_state import FeedState, read_state
+from outbound_transfer.lake import feed_table
+from outbound_transfer.lake.feed_table import FeedState, read_state
 from outbound_transfer.lake.rows import SCHEMA
 from outbound_transfer.store.errors import (
     CursorMoved,
@@ -31,7 +34,6 @@ from support.repository import REPOSITORY
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ALL = [f"e{number}" for number in range(LINES * PAGES)]
-CURSOR = "outbound-transfer.cursor.acme"
 FEED = "outbound-transfer.feed.acme"
 
 
@@ -377,7 +379,7 @@ def test_a_reset_that_was_decided_at_another_cursor_changes_nothing(three_pages)
     assert three_pages.maintenance().reset(4, expected=shown) == (20, 4)
     with pytest.raises(CursorMoved, match="is no longer 20, it is 4"):
         second.reset(8, expected=shown)
-    three_pages.set_property(CURSOR, "many")
+    three_pages.set_property(FEED, "many")
     with pytest.raises(CursorMoved, match="it is not valid"):
         second.reset(8, expected=shown)
     assert len(three_pages.ids()) == 3
@@ -387,8 +389,7 @@ def test_a_reset_that_was_decided_at_another_cursor_changes_nothing(three_pages)
 def test_a_state_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, feed: str | None) -> None:
     """The newest page's end is not known then, so the page is deleted and read again."""
     if feed is None:
-        for name in (CURSOR, FEED):
-            three_pages.remove_property(name)
+        three_pages.remove_property(FEED)
     else:
         three_pages.set_property(FEED, feed)
     for refused in (three_pages.destination().get_or_create_cursor, three_pages.maintenance().status):
@@ -475,17 +476,13 @@ def test_a_tagged_commit_whose_successors_expired_is_no_rollback(three_pages) ->
     assert three_pages.destination().get_or_create_cursor() == 20
 
 
-@pytest.mark.parametrize("cursor", ["19", "21", None])
-def test_a_cursor_that_somebody_changed_is_refused_with_rows_and_without(three_pages, cursor: str | None) -> None:
-    if cursor is None:
-        three_pages.table().delete("account = 'acme'")
-        three_pages.remove_property(CURSOR)
-    else:
-        three_pages.set_property(CURSOR, cursor)
-    assert_refused(three_pages, f"is {cursor or 'missing'}, and the last commit set it to 20")
-    assert three_pages.maintenance().reset(20)[0] is None
-    found = (three_pages.destination().get_or_create_cursor(), len(three_pages.ids()))
-    assert found == ((8, 7) if cursor else (20, 0))
+def test_another_pyiceberg_is_refused_at_import(monkeypatch) -> None:
+    def init(transaction: Any) -> None:
+        transaction._producers = []
+
+    monkeypatch.setattr(Transaction, "__init__", init)
+    with pytest.raises(ImportError, match="pyiceberg>=0.12,<0.13"):
+        importlib.reload(feed_table)
 
 
 def test_rows_that_were_deleted_are_no_rollback(three_pages) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.lake.feed_state import FeedState, list_accounts
+from outbound_transfer.lake.feed_table import FeedState, list_accounts
 
 
 @pytest.mark.parametrize("account", ["acme", "a.b.c", "it's", '"', "é 🎉"])
