@@ -16,7 +16,6 @@ import pytest
 
 from outbound_transfer.exceptions import (
     InvalidDelivery,
-    NameRefused,
     QueryFailed,
     ResultEmpty,
     ResultNotWritable,
@@ -128,6 +127,25 @@ def test_two_columns_of_one_name(connection: str, sandbox: Sandbox, database: Qu
     assert delivered(sandbox, task(sandbox, sql=sql, file_name="a.csv").run()) == {"a.csv": b"id,id\r\n1,1\r\n"}
     with pytest.raises(ResultNotWritable, match="two columns are named 'id'"):
         task(sandbox, sql=sql, file_name="a.jsonl").run()
+
+
+@pytest.mark.parametrize("format_name", ["jsonl", "parquet"])
+def test_two_columns_whose_names_differ_in_case_alone(
+    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase, format_name: str
+) -> None:
+    sql = 'SELECT 1 AS id, 2 AS "ID"'
+    with pytest.raises(ResultNotWritable, match="two columns are named 'id'.*give each a name of its own with AS"):
+        task(sandbox, sql=sql, file_name=f"a.{format_name}").run()
+
+
+@pytest.mark.parametrize("driver", ["sqlite", "mysqlclient"])
+def test_a_statement_without_columns_says_what_to_write(
+    connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase], driver: str
+) -> None:
+    (database := database_of(driver)).create()
+    with pytest.raises(QueryFailed, match="returned no columns: write a statement that ends with a SELECT"):
+        task(sandbox, sql="DELETE FROM customers", file_name="a.csv").run()
+    assert len(database.read("SELECT id FROM customers")) == 3, "it was not committed"
 
 
 @pytest.mark.parametrize(
@@ -274,6 +292,18 @@ def test_what_the_driver_of_duckdb_changes_is_refused(
         task(sandbox, sql=f"SELECT {expression} AS a", file_name="a.csv").run()
     text = task(sandbox, sql=f"SELECT CAST({expression} AS VARCHAR) AS a", file_name="a.csv").run()
     assert delivered(sandbox, text)
+
+
+def test_a_float_that_mysql_rounds_is_refused(
+    connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase]
+) -> None:
+    database = database_of("mysqlclient")
+    database.run("CREATE TABLE floats (value FLOAT)")
+    database.run("INSERT INTO floats VALUES (16777216)")
+    with pytest.raises(ResultNotWritable, match="column 'value' to six digits: CAST it AS DOUBLE"):
+        task(sandbox, sql="SELECT value FROM floats", file_name="a.csv").run()
+    text = task(sandbox, sql="SELECT CAST(value AS DOUBLE) AS value FROM floats", file_name="a.csv").run()
+    assert b"16777216.0" in delivered(sandbox, text)["a.csv"]
 
 
 def test_other_dates_in_lists_structs_and_maps_of_duckdb_are_delivered(
@@ -433,7 +463,7 @@ def test_after_the_send_a_clear_refuses_another_result(
 def test_wrong_arguments_create_nothing(
     connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises((AirflowFailException, InvalidDelivery, NameRefused), match=message):
+    with pytest.raises((AirflowFailException, InvalidDelivery), match=message):
         task(sandbox, retries=2, **arguments).run()
     assert sandbox.requests() == []
 
@@ -442,7 +472,7 @@ TEMPLATED = """
     from airflow.sdk import DAG
     from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
-    with DAG("templated", schedule=None, template_searchpath={folder!r}, params={{"id": 2}}):
+    with DAG("templated", schedule=None, template_searchpath="{folder}", params={{"id": 2}}):
         SqlToOutboundTransferOperator(
             task_id="deliver", sql_conn_id="warehouse", subject="Report", recipients=["ann@example.com"],
             queries=[
@@ -453,6 +483,10 @@ TEMPLATED = """
         SqlToOutboundTransferOperator.partial(
             task_id="mapped", sql_conn_id="warehouse", subject="Report", recipients=["ann@example.com"], sql="one.sql",
         ).expand_kwargs([{{"parameters": [one], "file_name": f"{{one}}.csv"}} for one in (1, 2)])
+        SqlToOutboundTransferOperator(
+            task_id="not_a_query", sql_conn_id="warehouse", subject="monthly.sql", recipients=["ann@example.com"],
+            sql="SELECT 1 AS id", file_name="result.csv", files=["{folder}/schema.sql"], message="See schema.sql",
+        )
 """
 
 
@@ -460,7 +494,13 @@ def test_a_dag_with_templates_and_sql_files(
     run_dag: Any, connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase, tmp_path: Path
 ) -> None:
     (tmp_path / "one.sql").write_text("SELECT id FROM customers WHERE id = ? /* {{ task.task_id }} */")
+    (tmp_path / "schema.sql").write_text("CREATE TABLE t (id int);")
     run = run_dag(TEMPLATED.format(folder=str(tmp_path)))
-    assert run.states() == {"deliver": "success", "mapped[0]": "success", "mapped[1]": "success"}
+    assert set(run.states().values()) == {"success"}
+    assert len(run.states()) == 4
+    result = run.xcom("not_a_query")
+    assert result["subject"] == "monthly.sql"
+    assert result["message"] == "See schema.sql"
+    assert delivered(sandbox, result) == {"result.csv": b"id\r\n1\r\n", "schema.sql": b"CREATE TABLE t (id int);"}
     assert delivered(sandbox, run.xcom("deliver")) == {"of-2.csv": b"id\r\n2\r\n", "rest.csv": b"id\r\n3\r\n"}
     assert delivered(sandbox, run.xcom("mapped", map_index=1)) == {"2.csv": b"id\r\n2\r\n"}

@@ -10,7 +10,7 @@ from unicodedata import normalize
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from outbound_transfer.client.content_disposition import check_name
-from outbound_transfer.client.errors import InvalidDelivery, NameRefused
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.files.content import Spool
 from outbound_transfer.files.find import reject_duplicate_names
 from outbound_transfer.files.sources import Source
@@ -27,50 +27,40 @@ _RESERVED: Final = re.compile(
 )
 
 
-def check_archive_name(name: Any) -> str:
-    """Return the name of an archive; "" for none.
+def check_archive_name(name: Any) -> None:
+    """Check the name of an archive.
 
-    :raises InvalidDelivery: it is not the name of a ZIP file.
-    :raises NameRefused: the service would change it.
+    :raises InvalidDelivery: it is not the name of a ZIP file, or the service would change it.
     """
-    if not name:
-        return ""
     if not isinstance(name, str) or not name.lower().endswith(".zip"):
         raise InvalidDelivery(f'archive is the name of a ZIP file and so ends in ".zip", not {name!r:.100}')
     check_name(name)
-    return name
 
 
 def pack(name: str, sources: Sequence[Source], spool: Spool) -> Source:
     """Pack files into a ZIP file, in their order, each under its name; in bounded memory and of any size (ZIP64).
 
-    No name leads out of the folder that the archive is unpacked in: :func:`.check_name` has passed each, and
-    :func:`check_entry_names` passes all.
-
-    :raises NameRefused: Windows or macOS would unpack a file elsewhere, under another name, or over another.
+    :raises InvalidDelivery: Windows or macOS would unpack a file elsewhere, under another name, or over another.
     :raises SourceChanged: a file changed while it was read.
     """
-    check_entry_names([source.name for source in sources])
+    _check_entry_names(sources)
     return spool.hold(name, partial(_write_entries, sources=sources))
 
 
-def check_entry_names(names: Iterable[str]) -> None:
-    """Check that each file can be unpacked under its name, on Windows and macOS too.
-
-    :raises NameRefused: one cannot; the text gives the reason.
-    """
+def _check_entry_names(sources: Iterable[Source]) -> None:
     seen: dict[str, str] = {}
-    for name in names:
-        reason = ""
+    for name in (source.name for source in sources):
+        other = seen.setdefault(normalize("NFC", normalize("NFC", name).casefold()), name)
         if _RESERVED.search(name):
             reason = (
                 'has one of the characters < > : " | ? *, ends in a dot or a space, or is the name of a device '
                 "(CON, AUX, NUL, COM1 …): Windows cannot unpack it"
             )
-        elif (other := seen.setdefault(normalize("NFC", normalize("NFC", name).casefold()), name)) != name:
+        elif other != name:
             reason = f"is that of {other!r} where upper and lower case, or forms of an accent, are the same"
-        if reason:
-            raise NameRefused(f'{name!r} in an archive {reason}; give another with {{"path": …, "name": …}}')
+        else:
+            continue
+        raise InvalidDelivery(f'{name!r} in an archive {reason}; give another with {{"path": …, "name": …}}')
 
 
 def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
@@ -87,16 +77,16 @@ def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
 def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[Source]:
     """Return the files, and behind them one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
 
-    Each file is read once more than it is uploaded; one that changes in between fails the task before the send. No name
-    needs to be escaped: the service takes no line breaks and no backslashes (service-api.md, R31).
+    Each file is read once more than it is uploaded. No name needs to be escaped: the service takes no line breaks and
+    no backslashes (service-api.md, R31).
 
     :raises InvalidDelivery: another file has the name.
     :raises SourceChanged: a file changed while it was read.
     """
-    with_them = [*sources, spool.hold(name, partial(_write_checksums, sources=sources))]
+
+    def write(file: BinaryIO) -> None:
+        file.writelines(f"{source.sha256()}  {source.name}\n".encode() for source in sources)
+
+    with_them = [*sources, spool.hold(name, write)]
     reject_duplicate_names(with_them)
     return with_them
-
-
-def _write_checksums(file: BinaryIO, sources: Sequence[Source]) -> None:
-    file.writelines(f"{source.sha256()}  {source.name}\n".encode() for source in sources)

@@ -1,13 +1,5 @@
 """Files that exist nowhere yet, given by their content: held for one try, in a temporary file.
 
-A producer of bytes of any amount, such as an export, gives a :class:`ContentWriter` wherever ``files`` are taken::
-
-    def write(file: BinaryIO) -> None:
-        for row in rows():
-            file.write(row)
-
-    DeliverFilesOperator(files={"name": "rows.csv", "content": ContentWriter(write)}, …)
-
 Nothing is produced before it is needed: a retry of a delivery that was sent calls no producer. Held content has its
 SHA-256 as its fingerprint, so the same bytes are the same file in each try, and other bytes are another file.
 """
@@ -77,7 +69,7 @@ class Content:
 
 
 class ContentWriter(Content):
-    """Content that a function writes, in bounded memory.
+    """Content that a function writes, of any amount and in bounded memory.
 
     :ivar value: is called with an empty binary file, open for writing and reading, which it may seek in and need not
         close; once in each try that needs the content. Its errors fail the try as they are. It must close what it wraps
@@ -99,10 +91,7 @@ class Spool(ExitStack):
     """
 
     def hold(self, name: str, write: Callable[[BinaryIO], object]) -> Source:
-        """Hold what a function writes; see :class:`ContentWriter`. It is read by one reader at a time.
-
-        :param name: of the file.
-        """
+        """Hold what a function writes; see :class:`ContentWriter`. It is read by one reader at a time."""
         from outbound_transfer.files.sources import Source  # not where a Dag is parsed
 
         spooled = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
@@ -128,12 +117,11 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
     """
     if isinstance(files, list | tuple):
         return [wrap_contents(spec, rendered=rendered) for spec in files]
-    if isinstance(files, _BYTES):  # content without a name, which is refused later
-        return Content(files)
-    if not isinstance(files, Mapping):
-        return files
-    # The value of an unknown key, which is refused later, may be content under a misspelled one.
-    return {key: value if key in ("path", "name") else _wrap(value, rendered=rendered) for key, value in files.items()}
+    if isinstance(files, Mapping):
+        # The value of an unknown key, which is refused later, may be content under a misspelled one.
+        names = ("path", "name")
+        return {key: value if key in names else _wrap(value, rendered=rendered) for key, value in files.items()}
+    return Content(files) if isinstance(files, _BYTES) else files  # without a name, which is refused later
 
 
 def _wrap(value: Any, *, rendered: bool) -> Any:
@@ -144,7 +132,6 @@ def _wrap(value: Any, *, rendered: bool) -> Any:
 
 
 def _require_content(name: str, value: object) -> None:
-    """:raises InvalidDelivery: it is neither text nor bytes."""
     if not isinstance(value, (str, *_BYTES)):
         raise InvalidDelivery(
             f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a callable that returns one of "

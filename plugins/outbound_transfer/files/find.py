@@ -33,6 +33,8 @@ FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str,
 #: A file as a mapping with ``path`` and perhaps ``name``, or with ``name`` and ``content``.
 ParsedSpec: TypeAlias = dict[str, Any]
 
+_KEYS: Final = ({"path"}, {"path", "name"}, {"name", "content"})
+
 _PATH: Final = re.compile("[^\\0]+")
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
 _ENCODED_WILDCARD: Final = re.compile("%(2A|3F|5B)", re.IGNORECASE)
@@ -52,8 +54,7 @@ def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]
     A set is sorted. A generator is consumed: continue with the result, which this function returns unchanged.
 
     :param files: one file or several; None and "" mean no file.
-    :raises InvalidDelivery: an element is not a file.
-    :raises NameRefused: the service would change a name.
+    :raises InvalidDelivery: an element is not a file, or the service would change a name.
     """
     if isinstance(files, str | bytes | bytearray | Mapping) or not isinstance(files, Iterable):
         files = [files] if files else []
@@ -63,6 +64,11 @@ def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]
 def _parse(spec: Any) -> ParsedSpec:
     if not isinstance(spec, Mapping):
         return {"path": _path_text(spec)}
+    if set(spec) not in _KEYS:
+        given = ", ".join(map("{!r:.50}".format, sorted(spec, key=str)[:5]))
+        raise InvalidDelivery(
+            f'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"; not {given}'
+        )
     name = spec.get("name", "the file's own")
     if not isinstance(name, str | None):
         raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
@@ -72,14 +78,8 @@ def _parse(spec: Any) -> ParsedSpec:
             'name if "name" is left out'
         )
     check_name(name)
-    if set(spec) == {"name", "content"}:
+    if "content" in spec:
         return {"name": name, "content": Content.of(name, spec["content"])}
-    if not {"path"} <= set(spec) <= {"path", "name"}:
-        given = [f"{key!r:.50}" for key in sorted(spec, key=str)]
-        raise InvalidDelivery(
-            'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"; not '
-            f"{', '.join(given[:5])}"
-        )
     return {**spec, "path": _path_text(spec["path"])}
 
 
@@ -106,7 +106,6 @@ def resolve_files(specs: Sequence[ParsedSpec], spool: Spool, missing: list[Outbo
     :raises InvalidDelivery: no file is named, a text may be a name or a pattern, a content is none, or two files have
         the same name.
     :raises SourceUnreadable: a file cannot be read or is no file, or a folder of a pattern could not be listed.
-    :raises NameRefused: the service would change a name.
     """
     sources: list[Source] = []
     for spec in specs:

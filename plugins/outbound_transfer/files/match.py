@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
 from outbound_transfer.client.errors import InvalidDelivery, NothingMatches, SourceMissing, SourceUnreadable
-from outbound_transfer.files.sources import encodable, readable
+from outbound_transfer.files.sources import readable
 
 _MAGIC: Final = re.compile(r"[*?[]")
 
@@ -37,17 +37,16 @@ def match(fs: Any, folder: str, pattern: str, shown: str) -> list[str]:
     parts = pattern.split("/")
     fixed = next(number for number, part in enumerate(parts) if has_magic(part))
     above, below = "".join(f"{part}/" for part in parts[:fixed]), "/".join(parts[fixed:])
-    root, search = f"{folder}/{above}".rstrip("/") or "/", _Search(fs, shown)
-    fs.invalidate_cache()
+    root = f"{folder}/{above}".rstrip("/") or "/"
+    hides = isinstance(fs, LocalFileSystem) and not _is_hidden(below)
     try:
         matches = re.compile(glob_translate(below)).match
-        listed = search.list(root)
+        listed = _list(fs, root)
     except ValueError as error:
         raise InvalidDelivery(f"{shown!r} is not a pattern: {error}") from None
     except SourceMissing as error:
-        raise NothingMatches(f"no file matches {shown!r}: there is no folder {encodable(root)}") from error
-    files = search.files(listed, parts[fixed:], "", (search.real_path(root),))
-    hides = search.is_local and not _is_hidden(below)
+        raise NothingMatches(f"no file matches {shown!r}: there is no folder {root}") from error
+    files = _files(fs, listed, parts[fixed:], "", (_real_path(fs, root),))
     found = sorted(path for path in files if path == below or (matches(path) and not (hides and _is_hidden(path))))
     fs.invalidate_cache()  # otherwise it tells what a file was when it was listed, also after the file has changed
     if not found:
@@ -68,60 +67,48 @@ def _is_hidden(path: str) -> bool:
     return "/." in f"/{path}"
 
 
-class _Search:
-    """Lists the folders of one file system.
+def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
+    """Return what a folder holds, as fsspec describes it; not the folder's own entry."""
+    with readable(folder):
+        listed = fs.ls(folder, detail=True)
+        if any(info["type"] == "file" and info["name"].lstrip("/") == folder.lstrip("/") for info in listed):
+            # adlfs lists only this object, and leaves out what the folder of the same name holds.
+            raise NotADirectoryError(f"{folder} is a file")
+        return [info for info in listed if info["name"].strip("/") != folder.strip("/")]
 
-    :param shown: the pattern, for messages.
+
+def _files(
+    fs: Any, listed: Sequence[dict[str, Any]], parts: Sequence[str], below: str, above: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield the path below the first folder of each file in a folder, and in those that can hold a match.
+
+    :param listed: what the folder holds.
+    :param parts: of the pattern, from the one that the names in this folder must match.
+    :param below: the folder's path below the first folder.
+    :param above: the real paths of this folder and those above it, since a link may lead back.
     """
+    rest = parts if parts[0] == "**" else parts[1:]
+    for info in listed:
+        path = info["name"].rstrip("/")
+        name = path.rpartition("/")[2]
+        if not _is_folder(fs, info):
+            yield below + name
+        elif rest and (fnmatchcase(name, parts[0]) or name == parts[0]):
+            if rest is parts and info["type"] == "link":  # of a server, which does not say where it leads
+                raise SourceUnreadable(f"{path} is a link, which may lead back: ** does not follow it. Name it.")
+            if (real_path := _real_path(fs, path)) not in above:
+                yield from _files(fs, _list(fs, path), rest, f"{below}{name}/", (*above, real_path))
 
-    def __init__(self, fs: Any, shown: str) -> None:
-        self.fs, self.shown = fs, shown
-        self.is_local = isinstance(fs, LocalFileSystem)
 
-    def list(self, folder: str) -> list[dict[str, Any]]:
-        """Return what a folder holds, as fsspec describes it; not the folder's own entry."""
-        with readable(f"{self.shown!r}: {folder}"):
-            listed = self.fs.ls(folder, detail=True)
-            own = [info for info in listed if info["name"].strip("/") == folder.strip("/")]
-            if any(info["type"] == "file" and not info["name"].endswith("/") for info in own):
-                # adlfs lists only this object, and leaves out what the folder of the same name holds.
-                raise NotADirectoryError(f"{folder} is a file")
-            return [info for info in listed if info not in own]
+def _is_folder(fs: Any, info: dict[str, Any]) -> bool:
+    if info["type"] in ("file", "directory"):
+        return bool(info["type"] == "directory")
+    try:
+        with readable(info["name"]):
+            return bool(fs.info(info["name"])["type"] == "directory")  # follows the link
+    except SourceMissing:
+        return False
 
-    def files(
-        self, listed: Sequence[dict[str, Any]], parts: Sequence[str], below: str, above: tuple[str, ...]
-    ) -> Iterator[str]:
-        """Yield the path below the first folder of each file in a folder, and in those that can hold a match.
 
-        :param listed: what the folder holds.
-        :param parts: of the pattern, from the one that the names in this folder must match.
-        :param below: the folder's path below the first folder.
-        :param above: the real paths of this folder and those above it, since a link may lead back.
-        """
-        is_any_depth = parts[0] == "**"
-        rest = parts if is_any_depth else parts[1:]
-        for info in listed:
-            path = info["name"].rstrip("/")
-            name = path.rpartition("/")[2]
-            if not self._is_folder(info):
-                yield below + name
-            elif rest and (fnmatchcase(name, parts[0]) or name == parts[0]):
-                if is_any_depth and info["type"] == "link":  # of a server, which does not say where it leads
-                    raise SourceUnreadable(
-                        encodable(f"{path} is a link, which may lead back: ** does not follow it. Name it.")
-                    )
-                if (real_path := self.real_path(path)) not in above:
-                    yield from self.files(self.list(path), rest, f"{below}{name}/", (*above, real_path))
-
-    def real_path(self, path: str) -> str:
-        """Return where a path leads on this machine."""
-        return os.path.realpath(path) if self.is_local else path
-
-    def _is_folder(self, info: dict[str, Any]) -> bool:
-        if info["type"] in ("file", "directory"):
-            return bool(info["type"] == "directory")
-        try:
-            with readable(f"{self.shown!r}: {info['name']}"):
-                return bool(self.fs.info(info["name"])["type"] == "directory")  # follows the link
-        except SourceMissing:
-            return False
+def _real_path(fs: Any, path: str) -> str:
+    return os.path.realpath(path) if isinstance(fs, LocalFileSystem) else path

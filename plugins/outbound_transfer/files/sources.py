@@ -51,12 +51,13 @@ class Source:
         """Return a file that exists; it is not opened.
 
         :raises SourceUnreadable: it cannot be read.
-        :raises NameRefused: the service would change its name.
+        :raises InvalidDelivery: the service would change its name.
         """
         with readable(location):
-            size, fingerprint = stats()
+            version = stats()
         check_name(name)
-        return cls(encodable(location), name, size, fingerprint, opens, stats)
+        # Of a path that is not UTF-8, Python makes a text that no log or database takes.
+        return cls(location.encode(errors="backslashreplace").decode(), name, *version, opens, stats)
 
     def __str__(self) -> str:
         return self.location or f"the content of {self.name!r}"
@@ -77,9 +78,19 @@ class Source:
                 "Deliver files that nothing writes to any more."
             )
 
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes that the file has now."""
+        try:
+            with readable(self), self.open() as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    yield chunk
+        except SourceUnreadable:
+            self.check_unchanged()  # an object store refuses to continue with an object that was replaced
+            raise
+
     def upload(self) -> Upload:
         """Return the file as the body of a call."""
-        return Upload(self.name, self.size, self._chunks)
+        return Upload(self.name, self.size, self.chunks)
 
     def read(self) -> Iterator[bytes]:
         """Yield the bytes that the file had when it was found.
@@ -92,38 +103,12 @@ class Source:
     def sha256(self) -> str:
         """Return the SHA-256 of its bytes, in hexadecimal.
 
-        :raises SourceError: the file has changed, or cannot be read to its end.
+        :raises SourceChanged, SourceUnreadable: the file has changed, or cannot be read to its end.
         """
         digest = hashlib.sha256()
         for chunk in self.read():
             digest.update(chunk)
         return digest.hexdigest()
-
-    def _chunks(self) -> Iterator[bytes]:
-        try:
-            with readable(self), self.open() as file:
-                for left in range(self.size, -1, -_CHUNK_BYTES):
-                    chunk = _read(file, min(left, _CHUNK_BYTES))
-                    is_short = len(chunk) < min(left, _CHUNK_BYTES)
-                    # Before the last bytes are sent, so that the service never gets a complete but truncated file.
-                    if is_short or (left <= _CHUNK_BYTES and file.read(1)):
-                        raise SourceChanged(
-                            f"{self} changed while it was read: it is {'shorter' if is_short else 'longer'} than the "
-                            f"{self.size} bytes that it had. Deliver a copy of it that nothing writes to any more."
-                        )
-                    yield chunk
-        except SourceUnreadable:
-            self.check_unchanged()  # an object store refuses to continue with an object that was replaced
-            raise
-
-
-def _read(file: BinaryIO, size: int) -> bytes:
-    """Return so many bytes, or fewer at the file's end: one read may return fewer before it, too."""
-    parts = list[bytes]()
-    while size and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 @contextmanager
@@ -138,18 +123,12 @@ def readable(place: object) -> Iterator[None]:
     except OutboundTransferError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        text = (
+        raise SourceMissing(
             f"{place} is not there: {error}. Check the path on this worker (absolute; ~ is not expanded), and the task "
             "that should have written the file."
-        )
-        raise SourceMissing(encodable(text)) from None
+        ) from None
     except Exception as error:  # each object store's library has its own errors
-        raise SourceUnreadable(encodable(f"{place} cannot be read: {type(error).__name__} {error}")) from error
-
-
-def encodable(text: str) -> str:
-    """Return a text for messages: of a path that is not UTF-8, Python makes one that no log or database takes."""
-    return text.encode(errors="backslashreplace").decode()
+        raise SourceUnreadable(f"{place} cannot be read: {type(error).__name__} {error}") from error
 
 
 def local_source(path: str, name: str) -> Source:
@@ -161,9 +140,9 @@ def local_source(path: str, name: str) -> Source:
 def _stat_local(file: Path) -> Version:
     found = file.stat()
     if stat.S_ISDIR(found.st_mode):
-        raise SourceUnreadable(encodable(f"{file} is a folder. For the files in it, name a pattern: {file / '*'}"))
+        raise SourceUnreadable(f"{file} is a folder. For the files in it, name a pattern: {file / '*'}")
     if not stat.S_ISREG(found.st_mode):
-        raise SourceUnreadable(encodable(f"{file} is not a file"))
+        raise SourceUnreadable(f"{file} is not a file")
     if not os.access(file, os.R_OK):
         raise PermissionError("this process may not read it")
     # A file that replaces another may have its inode and its mtime, but not its ctime.

@@ -9,11 +9,11 @@ from datetime import UTC, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.client.wording import redact
 from outbound_transfer.queries.drivers import check_exact, open_cursor
-from outbound_transfer.queries.errors import QueryError, QueryFailed, describe_error
-from outbound_transfer.queries.rows import Batch, Result
-from outbound_transfer.queries.values import normalize_column
+from outbound_transfer.queries.errors import QueryFailed, describe_error
+from outbound_transfer.queries.values import Batch, Result, normalize_column
 from outbound_transfer.store.connection import find_connection, sql_hook
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def query_result(
             rows = cursor.fetchmany(_FIRST_ROWS)  # before this, some drivers do not know the columns
             columns = [str(column[0]) for column in cursor.description or ()]
             if not columns:
-                raise QueryFailed("a query must be a SELECT: it returns no columns")
+                raise QueryFailed("it returned no columns: write a statement that ends with a SELECT")
         yield Result(columns, _batches(opened, cursor, rows, zone, worded))
     finally:
         # The connection first, which rolls its transaction back: at the close of a cursor, some drivers read the rows
@@ -109,8 +109,8 @@ def _worded_errors(connection: Connection, what: str, *, is_personal: bool = Fal
     """
     try:
         yield
-    except QueryError as error:
-        raise type(error)(f"connection '{connection.conn_id}' {what}: {error}") from None
+    except OutboundTransferError as error:
+        raise QueryFailed(f"connection '{connection.conn_id}' {what}: {error}") from None
     except Exception as error:  # each driver has its own
         kind, text = describe_error(error)
         shown = kind if is_personal else f"{kind} {redact(text, _secrets(connection))}"

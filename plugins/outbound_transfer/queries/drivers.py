@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -17,24 +16,10 @@ import msgspec
 
 from outbound_transfer.queries.errors import QueryFailed, ResultNotWritable
 
-#: Dates, times, and intervals of days and less, as PostgreSQL writes them by default: Python has exact types for these.
-_EXACT: Final = re.compile(
-    r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?([-+][\d:]+)?)?"
-    r"|([-+]?\d+ days?)? ?([-+]?\d+:\d\d:\d\d(\.\d+)?)?"
-)
+#: An interval of PostgreSQL without months and years, as it writes one by default.
+_INTERVAL: Final = re.compile(r"(?:([-+]?\d+) days? ?)?(?:([-+]?)(\d+):(\d\d):(\d\d)(?:\.(\d+))?)?")
 
-_TIMES: Final = ("date", "timestamp", "timestamptz", "interval")
-
-#: Types of PostgreSQL: their numbers, and those of their arrays, with what psycopg2 reads them by.
-_PSYCOPG2_TIMES: Final = {
-    "PYDATE": (1082, 1182),
-    "PYDATETIME": (1114, 1115),
-    "PYDATETIMETZ": (1184, 1185),
-    "PYINTERVAL": (1186, 1187),
-}
-_JSON: Final = {"json": (114, 199), "jsonb": (3802, 3807)}
-
-#: What the name of a type has that is a date or a timestamp, or holds some: a list, a struct or a map.
+#: What the name of a type of DuckDB has that is a date or a timestamp, or holds some: a list, a struct or a map.
 _DUCKDB_DATES: Final = re.compile("DATE|TIMESTAMP")
 
 #: What DuckDB's driver takes for infinity, and so does not tell from it.
@@ -42,6 +27,9 @@ _DUCKDB_INFINITE: Final = frozenset((date.min, date.max, datetime.min, datetime.
 
 #: Types of which it drops months or nanoseconds.
 _DUCKDB_CHANGED: Final = re.compile("INTERVAL|TIMESTAMP_NS")
+
+#: The number of a type whose digits the server drops as it writes them (``FIELD_TYPE.FLOAT``).
+_MYSQL_FLOAT: Final = 4
 
 
 def open_cursor(connection: Any) -> Any:
@@ -59,7 +47,12 @@ def check_exact(connection: Any, description: Sequence[Any], columns: Sequence[S
     :param description: of the cursor.
     :raises ResultNotWritable: there is one, or may be.
     """
-    if _driver_of(connection) != "duckdb":
+    driver = _driver_of(connection)
+    if driver == "MySQLdb" and (rounded := [name for name, kind, *_ in description if kind == _MYSQL_FLOAT]):
+        raise ResultNotWritable(
+            f"MySQL rounds a FLOAT such as column {rounded[0]!r:.100} to six digits: CAST it AS DOUBLE in the query"
+        )
+    if driver != "duckdb":
         return
     for (name, kind, *_), values in zip(description, columns, strict=True):
         is_infinite = _DUCKDB_DATES.search(str(kind)) and not _DUCKDB_INFINITE.isdisjoint(_scalars(values))
@@ -86,62 +79,66 @@ def _driver_of(connection: Any) -> str:
     return type(connection).__module__.lstrip("_").partition(".")[0]
 
 
-def _exactly(text: str, convert: Callable[[], Any]) -> Any:
-    if _EXACT.fullmatch(text):
-        with suppress(Exception):  # a year after 9999, for example
-            return convert()
-    return text
+def _or_text(convert: Callable[[str], Any], text: str | None, *_: object) -> Any:
+    """Return a value by its text; the text itself if Python has no exact type for it, or it is NULL."""
+    if text is None:
+        return None
+    try:
+        value = convert(text)
+    except Exception:  # a year after 9999, for example
+        return text
+    return text if value is None else value
 
 
-def _json(data: bytes | str) -> msgspec.Raw:
+def _interval(text: str) -> timedelta:
+    days, sign, hours, minutes, seconds, fraction = _INTERVAL.fullmatch(text).groups()  # type: ignore[union-attr]
+    micros = int((fraction or "").ljust(6, "0"))
+    time = timedelta(hours=int(hours or 0), minutes=int(minutes or 0), seconds=int(seconds or 0), microseconds=micros)
+    return timedelta(int(days or 0)) + (-time if sign == "-" else time)
+
+
+def _json(text: str) -> msgspec.Raw:
     """Return JSON in one line, with the digits that it has."""
-    return msgspec.Raw(msgspec.json.format(data, indent=-1))
+    return msgspec.Raw(msgspec.json.format(text, indent=-1))
+
+
+#: Of PostgreSQL: the numbers of a type and of its arrays, and how a value comes from its text.
+_POSTGRES: Final[Sequence[tuple[int, int, Callable[[str], Any]]]] = (
+    (1082, 1182, date.fromisoformat),
+    (1114, 1115, datetime.fromisoformat),
+    (1184, 1185, datetime.fromisoformat),
+    (1186, 1187, _interval),
+    (114, 199, _json),
+    (3802, 3807, _json),
+)
 
 
 def _open_psycopg(connection: Any) -> Any:
     from psycopg.adapt import Loader
-    from psycopg.pq import Format
     from psycopg.rows import tuple_row
 
-    class JsonLoader(Loader):
-        def load(self, data: Any) -> msgspec.Raw:
-            return _json(bytes(data))
+    encoding = connection.info.encoding
 
-    def exact(base: Any) -> type[Loader]:
-        class ExactLoader(Loader):
-            def __init__(self, oid: int, context: Any = None) -> None:
-                super().__init__(oid, context)
-                self._base = base(oid, context)
-
+    def loader_of(convert: Callable[[str], Any]) -> type[Loader]:
+        class TextLoader(Loader):
             def load(self, data: Any) -> Any:
-                return _exactly(bytes(data).decode(), partial(self._base.load, data))
+                return _or_text(convert, str(data, encoding))
 
-        return ExactLoader
+        return TextLoader
 
     connection.autocommit = False  # a cursor of the server lives in a transaction
-    adapters = connection.adapters
-    for name in _TIMES:
-        adapters.register_loader(name, exact(adapters.get_loader(adapters.types[name].oid, Format.TEXT)))
-    for name in _JSON:
-        adapters.register_loader(name, JsonLoader)
+    for number, _, convert in _POSTGRES:
+        connection.adapters.register_loader(number, loader_of(convert))
     return connection.cursor("outbound_transfer", row_factory=tuple_row)
 
 
 def _open_psycopg2(connection: Any) -> Any:
     from psycopg2 import extensions
 
-    def register(name: str, oids: tuple[int, int], convert: Callable[[str, Any], Any]) -> None:
-        kind = extensions.new_type(oids[:1], name, lambda text, cursor: text and convert(text, cursor))
+    for number, of_arrays, convert in _POSTGRES:
+        kind = extensions.new_type((number,), str(number), partial(_or_text, convert))
         extensions.register_type(kind, connection)
-        extensions.register_type(extensions.new_array_type(oids[1:], f"{name}[]", kind), connection)
-
-    def exact(base: Any, text: str, cursor: Any) -> Any:
-        return _exactly(text, partial(base, text, cursor))
-
-    for name, oids in _PSYCOPG2_TIMES.items():
-        register(name, oids, partial(exact, getattr(extensions, name)))
-    for name, oids in _JSON.items():
-        register(name, oids, lambda text, _: _json(text))
+        extensions.register_type(extensions.new_array_type((of_arrays,), str(of_arrays), kind), connection)
     connection.autocommit = False
     return connection.cursor("outbound_transfer", cursor_factory=extensions.cursor)
 
@@ -152,14 +149,8 @@ def _open_mysqlclient(connection: Any) -> Any:
 
     connection.set_character_set("utf8mb4")  # the server writes "?" for what the session's character set has not
     for kind in (FIELD_TYPE.DATE, FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP, FIELD_TYPE.TIME):
-        connection.converter[kind] = partial(_or_text, connection.converter[kind])
+        connection.converter[kind] = partial(_or_text, connection.converter[kind])  # which makes NULL of a zero date
     return connection.cursor(SSCursor)
-
-
-def _or_text(convert: Callable[[str], Any], text: str) -> Any:
-    """Return a date of MySQL; its text if it is none, of which the driver makes NULL."""
-    value = convert(text)
-    return text if value is None else value
 
 
 def _refuse_mysql_connector(_: Any) -> Any:

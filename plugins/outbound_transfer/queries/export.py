@@ -11,10 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.queries.connection import query_result
 from outbound_transfer.queries.errors import QueryError, ResultNotWritable, ResultTooLong
-from outbound_transfer.queries.rows import Batch, Result
+from outbound_transfer.queries.values import Batch, Result
+from outbound_transfer.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -82,11 +82,12 @@ def write_result(result: Result, file_format: str, file: BinaryIO, *, escape_for
     :raises InvalidDelivery: a package is missing.
     :raises ResultNotWritable: a value, or a column, has no exact form in the format.
     """
-    repeated = [name for name, count in Counter(result.columns).items() if count > 1]
-    if file_format in ("jsonl", "parquet") and repeated:
+    counts = Counter(map(str.casefold, result.columns))
+    repeated = next((name for name in result.columns if counts[name.casefold()] > 1), None)
+    if file_format in ("jsonl", "parquet") and repeated is not None:
         raise ResultNotWritable(
-            f"two columns are named {repeated[0]!r:.100}, which {file_format} cannot tell apart: give each a name of "
-            "its own with AS"
+            f"two columns are named {repeated!r:.100}, perhaps in upper and lower case, and readers of {file_format} "
+            "cannot tell them apart: give each a name of its own with AS"
         )
     try:
         # What a format needs is imported only where it is written.

@@ -42,8 +42,7 @@ def parse_queries(given: Any, file_format: str | None = None) -> list[QuerySpec]
 
     :param given: mappings with ``sql`` and ``file_name``, and optionally ``parameters`` and ``file_format``.
     :param file_format: of those that have none of their own.
-    :raises InvalidDelivery: one is not valid, or there is none.
-    :raises NameRefused: the service would change the name of a file.
+    :raises InvalidDelivery: one is not valid, or there is none, or the service would change the name of a file.
     """
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise InvalidDelivery("queries is a list of at least one mapping with sql and file_name")
@@ -58,16 +57,18 @@ def _parse(given: Any, file_format: str | None) -> QuerySpec:
         raise InvalidDelivery(
             'a query is a mapping with "sql" and "file_name", and optionally "parameters" and "file_format"'
         )
-    sql, file_name, parameters = given.get("sql"), given.get("file_name"), given.get("parameters")
-    for field, value in (("sql", sql), ("file_name", file_name)):
-        if not isinstance(value, str) or not value.strip():
-            raise InvalidDelivery(f"{field} of a query is text, and not empty")
+    sql, file_name, parameters = _text(given, "sql"), _text(given, "file_name"), given.get("parameters")
     if not isinstance(parameters, Mapping | list | tuple | None):
         raise InvalidDelivery(f"parameters of a query are a list or a mapping, not {type(parameters).__name__}")
-    check_name(str(file_name))
-    return QuerySpec(
-        str(sql), str(file_name), format_of(str(file_name), given.get("file_format") or file_format), parameters
-    )
+    check_name(file_name)
+    return QuerySpec(sql, file_name, format_of(file_name, given.get("file_format") or file_format), parameters)
+
+
+def _text(given: Mapping[str, Any], field: str) -> str:
+    text = given.get(field)
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidDelivery(f"{field} of a query is text, and not empty")
+    return text
 
 
 def format_of(file_name: str, file_format: str | None) -> str:
@@ -75,17 +76,15 @@ def format_of(file_name: str, file_format: str | None) -> str:
 
     :raises InvalidDelivery: there is no such format, or no suffix that names one.
     """
-    if file_format:
-        if file_format not in FORMATS.values():
-            names = ", ".join(dict.fromkeys(FORMATS.values()))
-            raise InvalidDelivery(f"file_format is one of {names}, not {file_format!r:.100}")
-        return file_format
-    suffix = PurePath(file_name).suffix.lower()
-    if suffix not in FORMATS:
+    by_name = FORMATS.get(PurePath(file_name).suffix.lower())
+    if not file_format and not by_name:
         raise InvalidDelivery(
             f"the suffix of {file_name!r:.300} names no format ({', '.join(FORMATS)}): set file_format"
         )
-    return FORMATS[suffix]
+    if file_format and file_format not in FORMATS.values():
+        names = ", ".join(dict.fromkeys(FORMATS.values()))
+        raise InvalidDelivery(f"file_format is one of {names}, not {file_format!r:.100}")
+    return file_format or str(by_name)
 
 
 def parse_zone(name: str) -> tzinfo:

@@ -1,4 +1,4 @@
-"""Values of a result: each driver's types as the few that every format can write, and their text. Pure."""
+"""The rows of a result: each driver's types as the few that every format can write, and their text. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -20,12 +21,29 @@ _UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, date, tim
 
 JSON_ENCODER: Final = msgspec.json.Encoder(decimal_format="string")
 
+#: Rows as one sequence of values for each column, all of one length.
+Batch: TypeAlias = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A query's result; its rows can be read once.
+
+    :ivar columns: their names, at least one; two may be equal.
+    :ivar batches: none of them is empty. Their values are normalized; see :func:`normalize`.
+    """
+
+    columns: Sequence[str]
+    batches: Iterable[Batch]
+
 
 def normalize_column(values: Sequence[Any], zone: tzinfo) -> Sequence[Any]:
     """Return the values of a column as the types that formats write; see :func:`normalize`."""
-    if set(map(type, values)) <= _UNCHANGED:
+    kinds = set(map(type, values))
+    if kinds <= _UNCHANGED:
         return values
-    return [normalize(value, zone) for value in values]
+    conversions = {kind: _conversion_of(kind) for kind in kinds}
+    return [conversions[type(value)](value, zone) for value in values]
 
 
 def normalize(value: Any, zone: tzinfo) -> Any:
@@ -37,8 +55,11 @@ def normalize(value: Any, zone: tzinfo) -> Any:
     :param zone: what a timestamp with a zone is converted to. One without a zone stays as it is.
     :raises ResultNotWritable: an object has no text of its own, or two keys of a mapping have one.
     """
-    convert = next(_CONVERSIONS[kind] for kind in type(value).__mro__ if kind in _CONVERSIONS)
-    return convert(value, zone)
+    return _conversion_of(type(value))(value, zone)
+
+
+def _conversion_of(kind: type) -> Callable[[Any, tzinfo], Any]:
+    return next(_CONVERSIONS[each] for each in kind.__mro__ if each in _CONVERSIONS)
 
 
 def _finite_or_float(value: Decimal, _: tzinfo) -> Decimal | float:
@@ -56,7 +77,7 @@ def _plain_time(value: time, _: tzinfo) -> time:
 
 
 def _in_zone(value: datetime, zone: tzinfo) -> datetime:
-    plain = datetime.combine(_plain_date(value, zone), value.timetz())
+    plain = value if type(value) is datetime else datetime.combine(_plain_date(value, zone), value.timetz())
     try:
         return plain.astimezone(zone) if plain.tzinfo else plain
     except OverflowError:  # less than a day from the first or last that a timestamp can hold

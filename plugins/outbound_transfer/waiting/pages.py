@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,7 +18,6 @@ from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.store.config import deliveries_conn_id, table_naming
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.types import Text
-from outbound_transfer.waiting.thread import start_thread
 
 if TYPE_CHECKING:
     from outbound_transfer.client.settings import Settings
@@ -58,7 +59,8 @@ class SharedPages:
     def keep(self, listing: str, page: TransferPage) -> None:
         """Keep a page, in place of the one before and of those of yesterday: nothing of a person."""
         key, at = self._id(listing), time.time()
-        rows = (Transfer(row.id, getattr(row, "status", "unreadable"), "", sent_at=row.sent_at) for row in page.rows)
+        rows = [Transfer(row.id, row.status, "", sent_at=row.sent_at) for row in page.data]
+        rows += [Transfer(row.id, "unreadable", "", sent_at=row.sent_at) for row in page.unreadable]
         content = msgspec.json.encode(TransferPage(tuple(rows), page.next_cursor)).decode()
         old = sa.delete(self._table).where((self._table.c.page == key) | (self._table.c.read_at < at - 86_400))
         new = sa.insert(self._table).values(page=key, read_at=at, content=content)
@@ -68,8 +70,7 @@ class SharedPages:
         return hashlib.sha256(f"{self._key}\0{listing}".encode()).hexdigest()
 
     def _run(self, work: Callable[[sa.Connection], Any]) -> Any:
-        database = self._database
-        if database is None:
+        if (database := self._database) is None:
             return None
 
         def run() -> Any:
@@ -87,10 +88,7 @@ class SharedPages:
 
 
 def find_pages(settings: Settings) -> SharedPages:
-    """Return the pages of a key.
-
-    Asks Airflow for the database's connection, so call it where this is allowed.
-    """
+    """Return the pages of a key. Asks Airflow for the database's connection, so call it where this is allowed."""
     from outbound_transfer.store.connection import find_connection, sql_hook
 
     try:
@@ -102,3 +100,18 @@ def find_pages(settings: Settings) -> SharedPages:
     except Exception as error:
         log.warning("Polls read alone, as no page can be shared: %s: %s", type(error).__name__, error)
         return SharedPages()
+
+
+def start_thread(work: Callable[[], Any]) -> Future[Any]:
+    """Run a function in a thread that keeps neither an event loop nor the process from ending; return its result."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # nobody can cancel it from now on
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="outbound-transfer-poll", daemon=True).start()
+    return future

@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.client.errors import CallsStopped, Forbidden, InvalidApiKey
 from outbound_transfer.client.models import PENDING, Transfer
-from outbound_transfer.client.traces import trace
-from outbound_transfer.waiting.pages import find_pages
+from outbound_transfer.traces import trace
+from outbound_transfer.waiting.pages import find_pages, start_thread
 from outbound_transfer.waiting.reader import Reader
-from outbound_transfer.waiting.rules import WaitEnd
-from outbound_transfer.waiting.thread import start_thread
-from outbound_transfer.waiting.wait import Wait
+from outbound_transfer.waiting.wait import Wait, WaitEnd
 
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
@@ -63,7 +61,8 @@ def join_poll(conn_id: str, wait: Wait, new_poll: Callable[[], Poll]) -> Iterato
     loop = asyncio.get_running_loop()
     poll = _polls.get((conn_id, loop)) or _polls.setdefault((conn_id, loop), new_poll())
     poll.waits.add(wait)
-    timer = loop.call_later(max(wait.deadline - time.time(), 0.0) + LAST_CHANCE, wait.time_out)
+    left = max(wait.deadline - time.time(), 0.0) + LAST_CHANCE
+    timer = loop.call_later(left, lambda: wait.finish(WaitEnd("timeout", wait.seen)))
     try:
         yield poll
     finally:
@@ -131,14 +130,9 @@ class Poll:
             self._show = await call_airflow(partial(self._open_page, client.settings))
             self._reader_until = time.monotonic() + READER_LIFE
             self._settings, self._failure = client.settings, None
-        reader, loop = self._reader, asyncio.get_running_loop()
-        waits = defaultdict[str, list[Wait]](list)
+        loop, changed, waits = asyncio.get_running_loop(), list[Transfer](), defaultdict[str, list[Wait]](list)
         for wait in self.waits:
             waits[wait.transfer_id].append(wait)
-        wanted = {wait.transfer_id: wait.seen for wait in due}
-        wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(began)}
-        max_age = PAGE_LIFE * min(wait.interval for wait in due)
-        changed = list[Transfer]()
 
         def tell(transfer_id: str, read: Transfer | Exception | None, at: float) -> None:
             if not self.waits:
@@ -148,16 +142,20 @@ class Poll:
             for each in waits[transfer_id]:  # one by one: one that cannot be updated holds up no other
                 loop.call_soon_threadsafe(each.update, read, at, client.clock_ahead)
 
+        wanted = {wait.transfer_id: wait.seen for wait in due}
+        wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(began)}
+        max_age = PAGE_LIFE * min(wait.interval for wait in due)
+
         def work() -> None:
             with client, trace("poll", waiters=len(wanted)):
-                reader.read(client, wanted, began, max_age, tell)
+                self._reader.read(client, wanted, began, max_age, tell)
 
         try:
             await asyncio.wrap_future(start_thread(work))
         finally:
             if changed:  # nobody waits for the database, which may stall
                 start_thread(partial(self._show, changed))
-        return reader.calls
+        return self._reader.calls
 
     def _fail(self, error: Exception) -> None:
         """Report a failed poll to the waits. A key that is refused twice in a row ends them.
@@ -178,5 +176,5 @@ class Poll:
 
 def _shows_more(read: Transfer, seen: Transfer | None) -> bool:
     """Return whether somebody has picked a transfer up, or it has ended, since it was seen."""
-    before = (seen.status, seen.picked_up_count) if seen else (PENDING, 0)
-    return (read.status, read.picked_up_count) != before
+    before = (seen.status, len(seen.picked_up)) if seen else (PENDING, 0)
+    return (read.status, len(read.picked_up)) != before

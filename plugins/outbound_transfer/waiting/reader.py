@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -16,7 +16,8 @@ from outbound_transfer.client.errors import (
     NotFound,
     RateLimited,
 )
-from outbound_transfer.client.models import CANCELED, COMPLETE, EXPIRED, Transfer, TransferPage, to_epoch
+from outbound_transfer.client.models import Transfer, TransferPage, to_epoch
+from outbound_transfer.store.statuses import TERMINAL_STATUSES as FINISHED
 from outbound_transfer.waiting.wait import OUTSTANDING
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ MAX_SINGLE_READS: Final = 20
 
 #: Failures in a row after which a poll is given up.
 MAX_FAILURES: Final = 3
-
-FINISHED: Final = (COMPLETE, EXPIRED, CANCELED)
 
 
 class Reader:
@@ -65,11 +64,13 @@ class Reader:
         """
         self._client, self._missing, self._began, self._tell = client, dict(wanted), began, tell
         self.calls = self._looks = self._failures = 0
-        singly, unsure = len(wanted), sum(seen is None for seen in wanted.values())
+        unsure = sum(seen is None for seen in wanted.values())
         self._max_age = max_age if unsure <= MAX_SINGLE_READS else 0.0
-        listed = min(self._cost_of_outstanding, self._cost_of_finished + unsure)
-        if singly > min(listed, MAX_SINGLE_READS) and (listed == self._cost_of_outstanding or not self._presume()):
-            self._list_outstanding(singly)
+        of_outstanding, of_finished = self._cost_of_outstanding, self._cost_of_finished + unsure
+        if len(wanted) > min(of_outstanding, of_finished, MAX_SINGLE_READS) and (
+            of_outstanding <= of_finished or not self._presume()
+        ):
+            self._list_outstanding(len(wanted))
         for transfer_id in list(self._missing)[:MAX_SINGLE_READS]:
             at = time.time()
             self._found(transfer_id, self._call(partial(client.get_transfer, transfer_id)), at)
@@ -77,8 +78,8 @@ class Reader:
     def _presume(self) -> bool:
         """List the finished; take the others for outstanding. Return whether the listings can be believed."""
         sent_at = [to_epoch(seen.sent_at) or 0.0 for seen in self._missing.values() if seen]
-        shown_before, since, self._finished = self._finished, min(sent_at, default=0.0), frozenset()
-        is_whole = all(self._list(status, self._cost_of_outstanding, since) for status in FINISHED)
+        shown_before, self._finished = self._finished, frozenset()
+        is_whole = self._list(FINISHED, self._cost_of_outstanding, min(sent_at, default=0.0))
         self._cost_of_finished = self._looks
         # Listings that show nothing of what they showed before are of another account, or of none.
         if self._missing and (not is_whole or (shown_before and shown_before.isdisjoint(self._finished))):
@@ -89,30 +90,30 @@ class Reader:
         return True
 
     def _list_outstanding(self, limit: int) -> None:
-        self._looks = 0
-        for status in OUTSTANDING:
-            self._list(status, limit)
+        before = self._looks
+        self._list(OUTSTANDING, limit)
         if len(self._missing) > MAX_SINGLE_READS:
-            limit = self._looks + len(self._missing)
-            for status in FINISHED:
-                self._list(status, limit)
-        self._cost_of_outstanding = self._looks + min(len(self._missing), MAX_SINGLE_READS)
+            self._list(FINISHED, len(self._missing))
+        self._cost_of_outstanding = self._looks - before + min(len(self._missing), MAX_SINGLE_READS)
 
-    def _list(self, status: str, limit: int, since: float = 0.0) -> bool:
-        """List one status while something is missing; return whether that is all of it.
+    def _list(self, statuses: Iterable[str], limit: int, since: float = 0.0) -> bool:
+        """List statuses while something is missing; return whether that is all of them. A failure ends one of them.
 
-        :param limit: of pages in this poll.
+        :param limit: of pages.
         :param since: seconds since the epoch; what was sent before is left out.
         """
-        cursor = None
-        while self._missing and self._looks < limit:
-            page = self._read_page(status, cursor)
-            if page is None:
-                return False
-            cursor = page.next_cursor
-            if cursor is None or max((to_epoch(row.sent_at) or inf for row in page.rows), default=inf) < since:
-                return True
-        return not self._missing
+        last, is_whole = self._looks + limit, True
+        for status in statuses:
+            cursor: str | None = None
+            while self._missing:
+                page = self._read_page(status, cursor) if self._looks < last else None
+                if page is None:
+                    is_whole = False
+                    break
+                cursor = page.next_cursor
+                if cursor is None or max((to_epoch(row.sent_at) or inf for row in page.rows), default=inf) < since:
+                    break
+        return is_whole
 
     def _read_page(self, status: str, cursor: str | None) -> TransferPage | None:
         """Return a page, of another triggerer if it has read it lately; None if it cannot be read."""

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from outbound_transfer.exceptions import NameRefused
+from outbound_transfer.exceptions import InvalidDelivery
 from support.airflow_names import AirflowFailException
 from support.deliveries import digest
 
@@ -58,7 +58,7 @@ def test_a_name_that_cannot_be_kept_creates_nothing(deliver, sandbox, tmp_path, 
         "mapping": {"path": str(tmp_path / "a.txt"), "name": name},
     }
 
-    with pytest.raises((AirflowFailException, NameRefused), match=reason) as refusal:
+    with pytest.raises((AirflowFailException, InvalidDelivery), match=reason) as refusal:
         deliver(files[way]).run()  # a name in the Dag file is refused when that is parsed
 
     assert sandbox.requests() == []

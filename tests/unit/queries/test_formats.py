@@ -29,9 +29,8 @@ from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.export import write_result
 from outbound_transfer.queries.formats.csv import escape_formula
 from outbound_transfer.queries.formats.xlsx import MAX_CELL_LENGTH, write
-from outbound_transfer.queries.rows import Result
 from outbound_transfer.queries.spec import FORMATS
-from outbound_transfer.queries.values import normalize, normalize_column, to_text
+from outbound_transfer.queries.values import Result, normalize, normalize_column, to_text
 
 
 def written(

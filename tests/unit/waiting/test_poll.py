@@ -19,8 +19,7 @@ from outbound_transfer.client.settings import Settings
 from outbound_transfer.waiting import poll, wait
 from outbound_transfer.waiting.pages import SharedPages
 from outbound_transfer.waiting.poll import Poll, join_poll
-from outbound_transfer.waiting.rules import Rules, WaitEnd
-from outbound_transfer.waiting.wait import Wait
+from outbound_transfer.waiting.wait import Rules, Wait, WaitEnd
 
 SETTINGS = Settings("https://account.example.com", "key")
 

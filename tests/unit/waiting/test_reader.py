@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.errors import ConnectionLost, InvalidApiKey, NotFound, RateLimited, ServerFault
+from outbound_transfer.client.errors import InvalidApiKey, NoResponse, NotFound, RateLimited, ServerFault
 from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.waiting import reader
 from outbound_transfer.waiting.pages import SharedPages
@@ -207,7 +207,7 @@ def test_a_page_that_fails_ends_its_listing_alone() -> None:
 
 def test_reads_that_fail_hold_up_no_other() -> None:
     service = Service({str(number): "draft" for number in range(1, 41)})
-    service.failing = {str(number): ConnectionLost("lost") for number in range(1, 41, 2)}
+    service.failing = {str(number): NoResponse("lost") for number in range(1, 41, 2)}
     waits = Waits(service)
     for _ in range(4):
         waits.poll(*service.statuses)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from math import inf
 from typing import Any
 
 import pytest
@@ -11,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.models import Recipient, Transfer
-from outbound_transfer.waiting.rules import Rules
-from outbound_transfer.waiting.wait import Wait
+from outbound_transfer.waiting.wait import Rules, Wait
 
 SENT, EXPIRES = "2024-01-01T00:00:00Z", "2024-01-11T00:00:00Z"
 START = 1_704_067_200.0  # SENT
@@ -118,13 +115,6 @@ def test_an_end_that_the_last_poll_sees_is_no_timeout() -> None:
     assert one.end.status == "finished"
 
 
-def test_a_deadline_ends_a_wait_that_nothing_was_read_for() -> None:
-    for left, end in ((60, None), (-60, "timeout")):
-        one = wait(time.time() + left)
-        one.time_out()
-        assert (one.end and one.end.status) == end
-
-
 def test_a_clock_that_is_set_back_puts_off_no_read() -> None:
     one = wait()
     one.asked = at(DAY)
@@ -159,9 +149,7 @@ def test_an_interval_is_never_a_busy_loop() -> None:
     assert wait(interval=0).interval == 1.0
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"transfer_id": None}, {"transfer_id": "None"}, {"interval": "soon"}, {"interval": inf}]
-)
+@pytest.mark.parametrize("wrong", [None, 7])
 def test_what_nobody_can_wait_for_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"transfer_id|soon|interval"):
-        Wait(**{"transfer_id": "t", "interval": 60.0, "deadline": START, "rules": Rules()} | wrong)
+    with pytest.raises(ValueError, match="transfer_id"):
+        Wait(wrong, 60.0, START, Rules())

@@ -11,8 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from outbound_transfer.queries.rows import Result
-from outbound_transfer.queries.values import encodable_texts, to_text
+from outbound_transfer.queries.values import Result, encodable_texts, to_text
 
 #: Types whose texts are the database's own; those of the others are digits, dates, durations and base64.
 _TEXTS: Final = frozenset((str, list, dict, msgspec.Raw))

@@ -7,8 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, BinaryIO
 
-from outbound_transfer.queries.rows import Result
-from outbound_transfer.queries.values import JSON_ENCODER, encodable_texts, to_text
+from outbound_transfer.queries.values import JSON_ENCODER, Result, encodable_texts, to_text
 
 
 def write(result: Result, file: BinaryIO) -> None:

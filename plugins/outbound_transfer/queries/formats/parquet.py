@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.rows import Result
-from outbound_transfer.queries.values import encodable_texts, to_text
+from outbound_transfer.queries.values import Result, encodable_texts, to_text
 
 #: Batches of a row group: one for each would make a file of a million rows a sixth larger.
 _GROUP_BATCHES: Final = 8

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from outbound_transfer.queries.errors import ResultNotWritable
-from outbound_transfer.queries.rows import Result
-from outbound_transfer.queries.values import encodable_texts, to_text
+from outbound_transfer.queries.values import Result, encodable_texts, to_text
 
 if TYPE_CHECKING:
     from xlsxwriter.format import Format
