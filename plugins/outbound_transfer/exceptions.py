@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from outbound_transfer.airflow_compat.task_loops import TaskInLoop
-from outbound_transfer.airflow_compat.task_try import StaleTry
 from outbound_transfer.client.errors import (
     AlreadyDelivered,
     ApiNotEnabled,
@@ -11,7 +9,6 @@ from outbound_transfer.client.errors import (
     AuthOptionNotEnabled,
     CallError,
     Conflict,
-    ConnectionLost,
     DraftChanged,
     DraftInUse,
     FileConflict,
@@ -24,8 +21,8 @@ from outbound_transfer.client.errors import (
     InvalidState,
     LengthRequired,
     MalformedResponse,
-    NameRefused,
     NoCredit,
+    NoResponse,
     NotConnected,
     NotFound,
     NothingMatches,
@@ -37,16 +34,14 @@ from outbound_transfer.client.errors import (
     ServerFault,
     ServiceError,
     SourceChanged,
-    SourceError,
     SourceMissing,
     SourceUnreadable,
     TaskNotRunning,
-    TimedOut,
     TransferLimitReached,
     WrongTransfer,
 )
 from outbound_transfer.client.outcomes import outcome_of
-from outbound_transfer.delivery.row import UnreadableDelivery
+from outbound_transfer.delivery.attempt import StaleTry
 from outbound_transfer.queries.errors import (
     QueryError,
     QueryFailed,
@@ -84,7 +79,6 @@ __all__ = [
     "AuthOptionNotEnabled",
     "CallError",
     "Conflict",
-    "ConnectionLost",
     "CursorMoved",
     "DatabaseFailed",
     "DeliveriesUnavailable",
@@ -105,9 +99,9 @@ __all__ = [
     "LengthRequired",
     "MalformedResponse",
     "MissingTables",
-    "NameRefused",
     "NoCredit",
     "NoDeliveriesTable",
+    "NoResponse",
     "NotASqlConnection",
     "NotAnIcebergConnection",
     "NotConnected",
@@ -128,17 +122,13 @@ __all__ = [
     "ServerFault",
     "ServiceError",
     "SourceChanged",
-    "SourceError",
     "SourceMissing",
     "SourceUnreadable",
     "StaleTry",
-    "TaskInLoop",
     "TaskNotRunning",
-    "TimedOut",
     "TooManyRejectedLines",
     "TransferLimitReached",
     "UnknownFeed",
-    "UnreadableDelivery",
     "UnsupportedDatabase",
     "UnusableDatabase",
     "UnusableTable",

@@ -54,7 +54,7 @@ def test_a_transfer_from_draft_to_pickup(hook: OutboundTransferHook, sandbox: Sa
     assert hook.send_transfer(draft.id).status == "pending"
     sandbox.pickup(draft.id, "ann@example.com")
     seen = hook.get_transfer(draft.id)
-    assert (seen.status, seen.picked_up_count, seen.files) == ("partial", 1, (file,))
+    assert (seen.status, seen.picked_up, seen.files) == ("partial", ["ann@example.com"], (file,))
 
 
 def test_removing_and_discarding(hook: OutboundTransferHook) -> None:

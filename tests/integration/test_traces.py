@@ -76,7 +76,7 @@ def test_a_run_is_traced_and_no_span_says_who_gets_what(
     assert sorted(facts(span)["file_size"] for span in uploads.values()) == [200_000, 300_000]
     assert [span.parent.span_id in uploads for span in named["attach"]] == [True] * 3, "one was repeated"
     assert [facts(span)["error.type"] for span in named["attach"] if span.status.status_code is StatusCode.ERROR] == [
-        "ConnectionLost"
+        "NoResponse"
     ]
 
     polls = [span for span in seen if span.name == "outbound_transfer.poll"]

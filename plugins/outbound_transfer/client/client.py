@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -13,7 +14,6 @@ import msgspec
 
 from outbound_transfer.client import events, transport
 from outbound_transfer.client.errors import (
-    CallError,
     CallsStopped,
     InvalidDelivery,
     InvalidState,
@@ -24,21 +24,19 @@ from outbound_transfer.client.errors import (
 )
 from outbound_transfer.client.models import (
     Attached,
-    Discarded,
     File,
     Transfer,
     TransferPage,
     Upload,
-    check_pickups,
     decode_page,
+    decode_pickups,
     decode_transfer,
-    has_contradictory_pickups,
     identity_of,
 )
 from outbound_transfer.client.new_transfer import NewTransfer
 from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, parse_http_date, retry
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.transport import Observer, Request, Response
+from outbound_transfer.client.transport import AttemptHook, Request, Response
 from outbound_transfer.client.wording import is_valid_unicode
 
 T = TypeVar("T")
@@ -65,9 +63,9 @@ class Client:
     :param settings: address and keys of the account.
     :param policy: limits of retries.
     :param sleep: waits between two attempts.
-    :param on_retry: called before each such wait.
-    :param observer: is notified of every attempt.
-    :param secrets: texts that no error may quote, besides the keys.
+    :param on_attempt: surrounds every attempt.
+    :param on_retry: called before each wait between two attempts.
+    :param secrets: texts that no error may quote, besides the keys; more may be added.
     :ivar clock_difference: seconds by which the service's clock is ahead; None if it has not said its time.
     :raises InvalidSettings: a variable of the environment, such as NO_PROXY or SSL_CERT_FILE, is unusable.
     """
@@ -76,21 +74,20 @@ class Client:
         self,
         settings: Settings,
         *,
-        policy: RetryPolicy | None = None,
+        policy: RetryPolicy = RetryPolicy(),  # noqa: B008  # it is frozen
         sleep: Callable[[float], object] | None = None,
+        on_attempt: AttemptHook = lambda _: nullcontext(lambda _: None),
         on_retry: RetryHook = log_retry,
-        observer: Observer | None = None,
         secrets: Iterable[str] = (),
     ) -> None:
-        self.settings, self.policy = settings, policy or RetryPolicy()
-        self._stopped = threading.Event()
-        self._sleep, self._on_retry = sleep or self._stopped.wait, on_retry
-        self._observer = observer or Observer()
+        self.settings, self._policy, self._stopped = settings, policy, threading.Event()
+        self._sleep, self._on_attempt, self._on_retry = sleep or self._stopped.wait, on_attempt, on_retry
         # Both keys, as a peer may have seen either.
-        self._secrets = (settings.transfer_api_key, settings.event_api_key, *secrets)
+        self.secrets = {settings.transfer_api_key, settings.event_api_key, *secrets}
         self._was_reached = False
         self.clock_difference: float | None = None
         self._http = transport.open_client(settings)
+        self._users, self._lock = 1, threading.Lock()  # who opened it, and the attempts that are under way
 
     @property
     def clock_ahead(self) -> float:
@@ -105,9 +102,9 @@ class Client:
         :param new: as built by :func:`.new_transfer.build_new_transfer`.
         :raises WrongTransfer: the response shows another transfer.
         """
-        self.add_secrets(new.secrets)
+        self.secrets.update(new.secrets)
         request = Request("create", "POST", "/v1/transfers", body=msgspec.json.encode(new))
-        transfer = self.retry("create", lambda: self._call(request, _transfer), max_in_doubt=MAX_DRAFTS)
+        transfer = self._retry("create", lambda _: self._call(request, _transfer), MAX_DRAFTS)
         if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
             raise WrongTransfer(
                 f"create: the response shows transfer {transfer.id} ({transfer.status}), which is not the "
@@ -117,7 +114,7 @@ class Client:
 
     def get_transfer(self, transfer_id: str) -> Transfer:
         """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files (service-api.md, R29)."""
-        return self._get(transfer_id, _transfer)
+        return self._get(transfer_id, decode_transfer)
 
     def find_transfer(self, transfer_id: str) -> Transfer | None:
         """Return a transfer; None if the key sees none of this id (any more), for example a discarded draft."""
@@ -128,11 +125,11 @@ class Client:
 
     def get_pickups(self, transfer_id: str) -> Transfer:
         """As :meth:`get_transfer`, with a response that says of every recipient whether they have picked up."""
-        return self._get(transfer_id, _pickups)
+        return self._get(transfer_id, decode_pickups)
 
-    def _get(self, transfer_id: str, read: Callable[[Response], Transfer]) -> Transfer:
+    def _get(self, transfer_id: str, read: Callable[[bytes], Transfer]) -> Transfer:
         def decode(response: Response) -> Transfer:
-            transfer = read(response)
+            transfer = read(response.body)
             if transfer.id != transfer_id:
                 raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
             return transfer
@@ -157,9 +154,12 @@ class Client:
     def attach_file(
         self, transfer_id: str, upload: Upload, before_attempt: Callable[[], object] = lambda: None
     ) -> Attached:
-        """POST /v1/transfers/{transfer_id}/files: attach a file; 200 instead of 201 if the name exists (R30 to R32)."""
-        stoppable = replace(upload, chunks=lambda: self._until_stopped(upload))
-        request = Request("attach", "POST", _path(transfer_id, "files"), upload=stoppable)
+        """POST /v1/transfers/{transfer_id}/files: attach a file; 200 instead of 201 if the name exists (R30 to R32).
+
+        :param before_attempt: called before each attempt; an error that it raises ends the call.
+        """
+        checked = replace(upload, chunks=lambda: self._body(upload))
+        request = Request("attach", "POST", _path(transfer_id, "files"), upload=checked)
 
         def attempt(is_doubtful: bool) -> Attached:
             before_attempt()
@@ -180,27 +180,31 @@ class Client:
         return self._repeat(request, lambda response: _decode(File, response))
 
     def remove_file(self, transfer_id: str, file_id: str, before_attempt: Callable[[], object] = lambda: None) -> None:
-        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34)."""
-        self._remove("remove", _path(transfer_id, "files", file_id), before_attempt)
+        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34).
 
-    def discard_transfer(self, transfer_id: str) -> Discarded:
-        """DELETE /v1/transfers/{transfer_id}: discard a draft, if it still is one (service-api.md, R35)."""
-        try:
-            return Discarded.REMOVED if self._remove("discard", _path(transfer_id)) else Discarded.NOT_FOUND
-        except InvalidState:
-            return Discarded.SENT
+        :param before_attempt: called before each attempt; an error that it raises ends the call.
+        """
+        with suppress(NotFound):
+            self._delete("remove", _path(transfer_id, "files", file_id), before_attempt)
 
-    def _remove(self, operation: str, path: str, before_attempt: Callable[[], object] = lambda: None) -> bool:
-        """Return False if there was nothing to remove, and no attempt of this call can have removed it."""
+    def discard_transfer(self, transfer_id: str) -> None:
+        """DELETE /v1/transfers/{transfer_id}: discard a draft (service-api.md, R35).
 
-        def attempt(is_doubtful: bool) -> bool:
+        :raises InvalidState: it was sent.
+        :raises NotFound: the key sees none of this id; so it is after an earlier call, too.
+        """
+        self._delete("discard", _path(transfer_id))
+
+    def _delete(self, operation: str, path: str, before_attempt: Callable[[], object] = lambda: None) -> None:
+        def attempt(is_doubtful: bool) -> None:
             before_attempt()
             try:
-                return self._call(Request(operation, "DELETE", path), lambda _: True)
+                self._call(Request(operation, "DELETE", path), lambda _: None)
             except NotFound:
-                return is_doubtful
+                if not is_doubtful:  # otherwise, an earlier attempt has been applied
+                    raise
 
-        return self._retry(operation, attempt)
+        self._retry(operation, attempt)
 
     def send_once(self, transfer_id: str) -> Transfer:
         """POST /v1/transfers/{transfer_id}/send, in one attempt: bills the account and emails the recipients (R36).
@@ -210,19 +214,19 @@ class Client:
 
         :return: the transfer, which this attempt or an earlier one has sent.
         :raises InvalidState: it is a draft without files.
-        :raises MalformedResponse: in doubt: 409, although it is a draft with files.
+        :raises MalformedResponse: in doubt: the service shows a draft; after 409, one with files.
         :raises Rehearsed: the connection rehearses; no request was made.
         """
         self.check_sends()
         try:
-            return self._call(Request("send", "POST", _path(transfer_id, "send")), _sent)
+            transfer = self._call(Request("send", "POST", _path(transfer_id, "send")), _transfer)
         except InvalidState:
             transfer = self.get_transfer(transfer_id)
-            if not transfer.is_draft:
-                return transfer
-            if not transfer.files:
+            if transfer.is_draft and not transfer.files:
                 raise
-        raise MalformedResponse("send: rejected as already applied, but a read shows no effect")
+        if transfer.is_draft:
+            raise MalformedResponse(f"send: the service shows that {transfer_id} is still a draft")
+        return transfer
 
     def check_sends(self) -> None:
         """:raises Rehearsed: the connection rehearses: no send is requested."""
@@ -254,17 +258,17 @@ class Client:
 
     # How.
 
-    def retry(self, operation: str, attempt: Callable[[], T], *, max_in_doubt: int | None = None) -> T:
+    def retry(self, operation: str, attempt: Callable[[], T]) -> T:
         """Repeat an attempt, of one call or several, as the policy allows; see :func:`.retry.retry`."""
-        return self._retry(operation, lambda _: attempt(), max_in_doubt)
+        return self._retry(operation, lambda _: attempt())
 
     def _retry(self, operation: str, attempt: Callable[[bool], T], max_in_doubt: int | None = None) -> T:
         return retry(
             operation,
             attempt,
-            self.policy,
+            self._policy,
             sleep=self._wait,
-            on_retry=self._before_wait,
+            on_retry=self._on_retry,
             was_reached=lambda: self._was_reached,
             max_in_doubt=max_in_doubt,
         )
@@ -273,21 +277,22 @@ class Client:
         return self.retry(request.operation, lambda: self._call(request, decode))
 
     def _call(self, request: Request, decode: Callable[[Response], T]) -> T:
-        response = transport.send(self._http, self.settings, request, self._observer, self._secrets)
+        with self._lock:
+            self._users += 1
+        try:
+            response = transport.send(self._http, self.settings, request, self._on_attempt, self.secrets)
+        finally:
+            self.close()
         self._was_reached = True
         if date := parse_http_date(response.headers.get("date")):
             self.clock_difference = date.timestamp() - time.time()
-        return transport.decode_response(request, response, decode, self._secrets)
-
-    def _before_wait(self, operation: str, error: CallError, seconds: float) -> None:
-        self._observer.on_retry(operation, error, seconds)
-        self._on_retry(operation, error, seconds)
+        return transport.decode_response(request, response, decode, self.secrets)
 
     def _wait(self, seconds: float) -> None:
         self._sleep(seconds)
         self._check_not_stopped()
 
-    def _until_stopped(self, upload: Upload) -> Iterator[bytes]:
+    def _body(self, upload: Upload) -> Iterator[bytes]:
         for chunk in upload.body():
             self._check_not_stopped()
             yield chunk
@@ -295,10 +300,6 @@ class Client:
     def _check_not_stopped(self) -> None:
         if self._stopped.is_set():
             raise CallsStopped
-
-    def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Let no error of the calls from now on quote these texts either."""
-        self._secrets += tuple(secrets)
 
     def stop(self) -> None:
         """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
@@ -308,7 +309,11 @@ class Client:
         self._stopped.set()
 
     def close(self) -> None:
-        self._http.close()
+        """Close the connections once no other thread makes a call: those that connect meanwhile would stay open."""
+        with self._lock:
+            self._users -= 1
+        if not self._users:
+            self._http.close()
 
     def __enter__(self) -> Client:
         return self
@@ -334,21 +339,3 @@ def _decode(kind: type[T], response: Response) -> T:
 
 def _transfer(response: Response) -> Transfer:
     return decode_transfer(response.body)
-
-
-def _pickups(response: Response) -> Transfer:
-    check_pickups(response.body)
-    transfer = _transfer(response)
-    if has_contradictory_pickups(transfer):
-        raise MalformedResponse(
-            f"get: the response contradicts itself about who has picked up transfer {transfer.id}: it is "
-            f"{transfer.status!r:.100}, and {transfer.picked_up_count} of {len(transfer.recipients)} recipients have"
-        )
-    return transfer
-
-
-def _sent(response: Response) -> Transfer:
-    transfer = _transfer(response)
-    if transfer.is_draft:
-        raise MalformedResponse(f"send: the response shows that {transfer.id} is a draft")
-    return transfer

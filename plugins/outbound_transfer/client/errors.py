@@ -9,19 +9,11 @@ from typing import Any, ClassVar, Final
 
 
 class OutboundTransferError(Exception):
-    """Base class of the errors of this package.
-
-    :ivar in_doubt_warning: an effect that may have happened despite the error; "" if nothing is in doubt.
-    """
-
-    in_doubt_warning: str = ""
+    """Base class of the errors of this package."""
 
     def __init__(self, *texts: object) -> None:
         # A path may hold bytes that are no UTF-8, of which Airflow can log nothing.
         super().__init__(*(str(text).encode(errors="backslashreplace").decode() for text in texts))
-
-    def __str__(self) -> str:
-        return f"{super().__str__()} {self.in_doubt_warning}".rstrip()
 
 
 class InvalidSettings(ValueError):
@@ -36,11 +28,7 @@ class NothingMatches(InvalidDelivery):
     """No file matches a pattern. What to do: check the pattern, and the task that writes the files. Not retried."""
 
 
-class SourceError(OutboundTransferError):
-    """A file cannot be delivered."""
-
-
-class SourceUnreadable(SourceError):
+class SourceUnreadable(OutboundTransferError):
     """The file is missing, not a regular file, or cannot be read.
 
     What to do: check that it exists on this worker, and that Airflow's user may read it and list its folder. Retried;
@@ -52,17 +40,10 @@ class SourceMissing(SourceUnreadable):
     """The file does not exist. What to do: check its path, and the task that writes it. Retried."""
 
 
-class SourceChanged(SourceError):
+class SourceChanged(OutboundTransferError):
     """The file has changed since the delivery started; nothing was sent.
 
     What to do: deliver files that nothing writes to any longer, or a copy. Retried.
-    """
-
-
-class NameRefused(SourceError, ValueError):
-    """The service could not store this file name, or it looks like another.
-
-    What to do: choose another name: ``{"path": …, "name": …}``. Not retried.
     """
 
 
@@ -108,25 +89,19 @@ class CallsStopped(Exception):
     """Control flow, not an error: another thread has stopped the calls of the client."""
 
 
-class DeferRequested(Exception):
-    """Control flow, not an error: asks the task to wait in deferred mode instead of holding its worker slot."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"waiting {seconds:.0f} s")
-        self.seconds = seconds
-
-
 class CallError(OutboundTransferError):
     """A call failed.
 
     :ivar in_doubt: whether the service may have applied it nevertheless.
     :ivar is_exhausted: whether its retry loop has ended, so that a loop around it does not repeat it.
+    :ivar retry_after: seconds that the service asks to wait; None if it does not say.
     :cvar is_transient: whether the same call may succeed later.
     :cvar waits_for_slot: whether it is waited for as long as ``slot_timeout`` says.
     """
 
     in_doubt: bool = False
     is_exhausted: bool = False
+    retry_after: float | None = None
     is_transient: ClassVar[bool] = False
     waits_for_slot: ClassVar[bool] = False
 
@@ -151,14 +126,11 @@ class NotConnected(CallError):
     is_transient = True
 
 
-class ConnectionLost(CallError):
-    """The connection broke before the response was complete. What to do: nothing, unless it is frequent. Repeated."""
+class NoResponse(CallError):
+    """The connection broke before the response was complete, or it took longer than the connection's ``timeout``.
 
-    in_doubt = is_transient = True
-
-
-class TimedOut(CallError):
-    """No response in time. What to do: raise ``timeout`` of the connection if the service is slow. Repeated."""
+    What to do: raise ``timeout`` if the service is slow; otherwise nothing, unless it is frequent. Repeated.
+    """
 
     in_doubt = is_transient = True
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import accumulate
 from math import isinf
 from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
 from outbound_transfer.client.errors import MalformedResponse
-from outbound_transfer.client.nesting import MAX_DEPTH, is_closed, is_deep
+from outbound_transfer.client.wording import is_valid_unicode
 
 CONTENT_TYPE: Final = "application/x-ndjson"
 
@@ -28,7 +29,27 @@ MAX_EVENT_ID_BYTES: Final = 500
 #: The documented fields of an event (service-api.md, R46).
 _FIELDS: Final = ("event_id", "type", "timestamp", "data")
 
+#: Maximum levels of a line. Beyond it, the depth of the call stack would decide whether the line can be decoded.
+MAX_DEPTH: Final = 500
+
+#: Limits of numbers in a JSON column: PostgreSQL stores at most 16,383 digits after the point, written out or implied
+#: by an exponent. No double needs as many.
+_MAX_DIGITS: Final = 1_000
+_MAX_EXPONENT: Final = 400
+
 _BOM: Final = b"\xef\xbb\xbf"
+_WHITESPACE: Final = b" \t\r"
+
+_open: Final = re.compile(r"\{[ \t\r]*(?=[\"}])").match
+_colon: Final = re.compile(r"[ \t\r]*:[ \t\r]*").match
+_comma: Final = re.compile(r"[ \t\r]*(?:,[ \t\r]*(?=\")|(?=\}))").match
+
+#: Each escape in turn; ``refused`` is NUL, or a surrogate without its other half.
+_ESCAPES: Final = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(?P<refused>u0000|u[dD][89a-fA-F])|.)", re.DOTALL)
+
+_STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKETS: Final = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(_BRACKETS))
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -82,31 +103,8 @@ class Page(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[bytes]:
         """Return the raw lines; index 0 is line 1 of the events and rejected lines."""
-        return _split_lines(self.body)
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether event ids are positions in the feed: whole numbers up to the next cursor (service-api.md, R44)."""
-        return any(self._positions())
-
-    @property
-    def excess(self) -> int:
-        """By how much ``next_cursor`` exceeds what the lines of the page explain; 0 or less if it does not.
-
-        The lines explain a cursor up to the greatest id that is a position, plus one for each other line. Events within
-        the excess would never be requested.
-        """
-        if self.events and self.events[-1].event_id == str(self.next_cursor):
-            return 0
-        positions = list(self._positions())
-        others = len(self.events) - len(positions) + len(self.rejected)
-        return self.next_cursor - max(positions, default=self.cursor) - others
-
-    def _positions(self) -> Iterator[int]:
-        for event in self.events:
-            number = _parse_whole_number(event.event_id)
-            if number is not None and self.cursor < number <= self.next_cursor:
-                yield number
+        # Split on \n only: JSON strings may contain all other line separators of Unicode.
+        return self.body.removeprefix(_BOM).split(b"\n")
 
 
 def read_page(headers: Mapping[str, str], body: bytes, *, cursor: int) -> Page:
@@ -119,85 +117,53 @@ def read_page(headers: Mapping[str, str], body: bytes, *, cursor: int) -> Page:
     """
     if headers.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
         raise MalformedResponse(f"the content type of the feed's response is not {CONTENT_TYPE}")
-    next_cursor = _parse_next_cursor(headers.get("x-next-cursor"), cursor)
-    has_more = _parse_has_more(headers.get("x-has-more"))
-    events, rejected = _parse_lines(body)
-    if next_cursor == cursor and (has_more or events or rejected):
-        raise MalformedResponse("X-Next-Cursor did not advance, although the page has lines or the feed has more")
-    return Page(cursor, next_cursor, has_more, tuple(events), tuple(rejected), body)
-
-
-def _parse_next_cursor(value: str | None, cursor: int) -> int:
-    number = _parse_whole_number(value or "")
-    if number is None:
+    next_cursor, has_more = parse_position(headers.get("x-next-cursor", "")), headers.get("x-has-more", "").lower()
+    if next_cursor is None:
         raise MalformedResponse("X-Next-Cursor is missing or is not a whole number")
-    if not cursor <= number <= MAX_CURSOR:
-        raise MalformedResponse(f"X-Next-Cursor {number} is before the requested cursor {cursor}, or out of range")
-    return number
+    if not cursor <= next_cursor <= MAX_CURSOR:
+        raise MalformedResponse(f"X-Next-Cursor {next_cursor} is before the requested cursor {cursor}, or out of range")
+    if has_more not in ("true", "false"):
+        raise MalformedResponse("X-Has-More is missing, or is neither true nor false")
+    page = _parse_lines(Page(cursor, next_cursor, has_more == "true", (), (), body))
+    if next_cursor == cursor and any((page.has_more, page.events, page.rejected)):
+        raise MalformedResponse("X-Next-Cursor did not advance, although the page has lines or the feed has more")
+    return page
 
 
-def _parse_whole_number(text: str) -> int | None:
+def parse_position(text: str) -> int | None:
+    """Return a position in the feed; None if the text is not a whole number of at most 19 digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_CURSOR)) else None
 
 
-def _parse_has_more(value: str | None) -> bool:
-    if value is None or value.lower() not in ("true", "false"):
-        raise MalformedResponse("X-Has-More is missing, or is neither true nor false")
-    return value.lower() == "true"
-
-
-def _split_lines(body: bytes) -> list[bytes]:
-    # Split on \n only: JSON strings may contain all other line separators of Unicode.
-    return body.removeprefix(_BOM).split(b"\n")
-
-
-def _parse_lines(body: bytes) -> tuple[list[Event], list[RejectedLine]]:
-    events: list[Event] = []
-    rejected: list[RejectedLine] = []
-    lines = _split_lines(body)
-    reader = _LineParser()
-    for position, line in enumerate(lines, 1):
-        if not line.strip(_WHITESPACE):
-            continue
-        try:
-            events.append(reader.event(line, position))
-        except _InvalidJson as error:
-            # The text after the last \n may be the beginning of a longer line.
-            if position == len(lines) and not is_closed(line):
-                raise MalformedResponse("the last line of the page is cut off") from None
-            rejected.append(RejectedLine(position, line, str(error)))
-        except _InvalidEvent as error:
-            rejected.append(RejectedLine(position, line, str(error)))
-    return events, rejected
+def _parse_lines(page: Page) -> Page:
+    events, rejected, parser = list[Event](), list[RejectedLine](), _LineParser()
+    lines = page.lines()
+    for number, line in enumerate(lines, 1):
+        if line.strip(_WHITESPACE):
+            try:
+                events.append(parser.event(line, number))
+            except _InvalidLine as error:
+                # The text after the last \n may be the beginning of a longer line.
+                if number == len(lines) and isinstance(error, _InvalidJson) and not _is_whole(line):
+                    raise MalformedResponse("the last line of the page is cut off") from None
+                rejected.append(RejectedLine(number, line, str(error)))
+    return msgspec.structs.replace(page, events=tuple(events), rejected=tuple(rejected))
 
 
 def read_line(raw: bytes, line: int) -> Event | RejectedLine:
     """Parse a single line, for example one that was rejected before."""
     try:
         return _LineParser().event(raw, line)
-    except (_InvalidJson, _InvalidEvent) as error:
+    except _InvalidLine as error:
         return RejectedLine(line, raw, str(error))
 
 
-class _InvalidJson(ValueError):
+class _InvalidLine(ValueError):
+    """The line is not an event that each table can store."""
+
+
+class _InvalidJson(_InvalidLine):
     """The line is not valid JSON."""
-
-
-class _InvalidEvent(ValueError):
-    """The line is valid JSON, but not an event that a table can store."""
-
-
-def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_WHITESPACE: Final = b" \t\r"
-_WHITESPACE_TEXT: Final = _WHITESPACE.decode()
-_colon: Final = re.compile(r"[ \t\r]*:[ \t\r]*").match
-_comma: Final = re.compile(r"[ \t\r]*(?:,[ \t\r]*(?=\")|(?=\}))").match
-_open: Final = re.compile(r"\{[ \t\r]*(?=[\"}])").match
-#: Escapes of NUL and of surrogates. Only decoding shows whether surrogates are paired.
-_ESCAPES: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 class _Field(NamedTuple):
@@ -223,35 +189,33 @@ class _LineParser:
         )
         self._scan: Callable[[str, int], tuple[Any, int]] = self._json.scan_once  # type: ignore[attr-defined]
 
-    def event(self, line: bytes, position: int) -> Event:
+    def event(self, line: bytes, line_number: int) -> Event:
         """Parse a line.
 
-        :raises _InvalidJson: with the reason.
-        :raises _InvalidEvent: with the reason.
+        :raises _InvalidLine: with the reason.
         """
         self.needs_raw = False
-        text = self._decode_line(line)
+        if _is_deep(line):
+            raise _InvalidJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
+        try:
+            text = line.decode().strip(_WHITESPACE.decode())
+        except UnicodeDecodeError as error:
+            raise _InvalidJson(str(error)) from None
         fields = self._split_fields(text)
         event_id, kind = fields.pop("event_id", _ABSENT), fields.pop("type", _ABSENT)
         timestamp, data = fields.pop("timestamp", _ABSENT), fields.pop("data", _ABSENT)
+        if "\\u" in text and any(escape["refused"] for escape in _ESCAPES.finditer(text)):
+            self.needs_raw = True
+        extra_fields = ", ".join(f"{json.dumps(name)}: {field.text}" for name, field in fields.items())
         return Event(
             event_id=_event_id(event_id),
             type=_type(kind),
-            timestamp=_timestamp(timestamp),
+            timestamp=None if timestamp.text in ("", "null") else _storable_text("timestamp", timestamp),
             data=data.text or None,
-            extra_fields=_object(fields) if fields else None,
-            line_number=position,
-            raw=text if self.needs_raw or (_ESCAPES.search(text) and not _are_storable(data, fields)) else None,
+            extra_fields=f"{{{extra_fields}}}" if fields else None,
+            line_number=line_number,
+            raw=text if self.needs_raw else None,
         )
-
-    @staticmethod
-    def _decode_line(line: bytes) -> str:
-        if is_deep(line):
-            raise _InvalidJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
-        try:
-            return line.decode().strip(_WHITESPACE_TEXT)
-        except UnicodeDecodeError as error:
-            raise _InvalidJson(str(error)) from None
 
     def _split_fields(self, text: str) -> dict[str, _Field]:
         fields: dict[str, _Field] = {}
@@ -262,84 +226,56 @@ class _LineParser:
                 start = _colon(text, offset).end()  # type: ignore[union-attr]
                 value, offset = self._scan(text, start)
                 if name in fields:
-                    raise _InvalidEvent(f"the event has {_describe_field(name)} twice")
+                    # The name of an undocumented field may be anything, even a key.
+                    which = f'the field "{name}"' if name in _FIELDS else "an undocumented field"
+                    raise _InvalidLine(f"the event has {which} twice")
                 fields[name] = _Field(text[start:offset], value)
                 offset = _comma(text, offset).end()  # type: ignore[union-attr]
-        except RecursionError:
-            raise _InvalidJson("the JSON is nested too deeply") from None
-        except (AttributeError, StopIteration, ValueError) as error:
-            if isinstance(error, _InvalidEvent):
-                raise
+        except _InvalidLine:
+            raise
+        except (AttributeError, StopIteration, ValueError):
             raise self._explain(text) from None
         if offset + 1 != len(text):
             raise self._explain(text)
         return fields
 
-    def _explain(self, text: str) -> ValueError:
+    def _explain(self, text: str) -> _InvalidLine:
         """Return the error for a line that is not an object."""
         try:
             self._json.decode(text)
         except ValueError as error:
             return _InvalidJson(str(error))
-        except RecursionError:
-            return _InvalidJson("the JSON is nested too deeply")
-        return _InvalidEvent("the line is JSON, but not an object")
+        return _InvalidLine("the line is JSON, but not an object")
 
     def _object(self, pairs: list[tuple[str, Any]]) -> None:
         # The values are not needed; only duplicate names matter.
-        if len(dict(pairs)) != len(pairs):
-            self.needs_raw = True
+        self.needs_raw |= len(dict(pairs)) != len(pairs)
 
     def _number(self, text: str) -> None:
-        if not _is_storable_number(text):
-            self.needs_raw = True
+        exponent = text.lower().partition("e")[2] or 0
+        is_storable = len(text) <= _MAX_DIGITS and not isinf(float(text)) and abs(int(exponent)) <= _MAX_EXPONENT
+        self.needs_raw |= not is_storable
 
 
-#: Limits of numbers in a JSON column: PostgreSQL stores at most 16,383 digits after the point, written out or implied
-#: by an exponent. No double needs as many.
-_MAX_DIGITS: Final = 1_000
-_MAX_EXPONENT: Final = 400
-
-
-def _is_storable_number(text: str) -> bool:
-    if len(text) > _MAX_DIGITS or isinf(float(text)):
-        return False
-    return abs(int(text.lower().partition("e")[2] or 0)) <= _MAX_EXPONENT
-
-
-def _are_storable(data: _Field, fields: Mapping[str, _Field]) -> bool:
-    """Return whether the data and the extra fields, with their names, have no NUL and no unpaired surrogate."""
-    # Encoded again without needless escapes, only a NUL is still escaped, and an unpaired surrogate fails to encode.
-    try:
-        values = [
-            json.loads(field.text, parse_int=str, parse_float=str) for field in (data, *fields.values()) if field.text
-        ]
-        text = json.dumps([*fields, *values], ensure_ascii=False)
-        text.encode()
-    except (UnicodeEncodeError, RecursionError):  # encoding recurses deeper than decoding
-        return False
-    return "\\u0000" not in text
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _event_id(field: _Field) -> str:
     if field.text in ("", "null", '""'):
-        raise _InvalidEvent("the event has no event_id")
+        raise _InvalidLine("the event has no event_id")
     if field.text[0] not in '"-0123456789':
-        raise _InvalidEvent("the event_id is neither text nor a number")
+        raise _InvalidLine("the event_id is neither text nor a number")
     text = _storable_text("event_id", field)
     if len(text.encode()) > MAX_EVENT_ID_BYTES:
-        raise _InvalidEvent(f"the event_id is over {MAX_EVENT_ID_BYTES:,} bytes")
+        raise _InvalidLine(f"the event_id is over {MAX_EVENT_ID_BYTES:,} bytes")
     return text
 
 
 def _type(field: _Field) -> str:
     if not isinstance(field.value, str):
-        raise _InvalidEvent("the event has no type, or its type is not text")
+        raise _InvalidLine("the event has no type, or its type is not text")
     return _storable_text("type", field)
-
-
-def _timestamp(field: _Field) -> str | None:
-    return None if field.text in ("", "null") else _storable_text("timestamp", field)
 
 
 def _storable_text(name: str, field: _Field) -> str:
@@ -347,22 +283,28 @@ def _storable_text(name: str, field: _Field) -> str:
 
     The same line must be valid in every warehouse, so the strictest one decides.
 
-    :raises _InvalidEvent: some warehouse cannot store the text.
+    :raises _InvalidLine: some warehouse cannot store the text.
     """
     text = field.value if isinstance(field.value, str) else field.text
     if "\0" in text:
-        raise _InvalidEvent(f"the {name} holds a NUL character, which PostgreSQL cannot store")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _InvalidEvent(f"the {name} holds an unpaired surrogate, which UTF-8 cannot encode") from None
+        raise _InvalidLine(f"the {name} holds a NUL character, which PostgreSQL cannot store")
+    if not is_valid_unicode(text):
+        raise _InvalidLine(f"the {name} holds an unpaired surrogate, which UTF-8 cannot encode")
     return text
 
 
-def _object(fields: dict[str, _Field]) -> str:
-    return "{" + ", ".join(f"{json.dumps(name)}: {field.text}" for name, field in fields.items()) + "}"
+def _depths(line: bytes) -> list[int]:
+    """Return the depth after each bracket of a line that is outside of its strings."""
+    return list(accumulate(map(_BRACKETS.__getitem__, _STRINGS.sub(b"", line).translate(None, _NO_BRACKETS))))
 
 
-def _describe_field(name: str) -> str:
-    # The name of an undocumented field may be anything, even a key.
-    return f'the field "{name}"' if name in _FIELDS else "an undocumented field"
+def _is_deep(line: bytes) -> bool:
+    # Nearly all lines are short or have few brackets.
+    return line.count(b"{") + line.count(b"[") > MAX_DEPTH and max(_depths(line), default=0) > MAX_DEPTH
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether an invalid line is nevertheless complete: an object that ends where its bracket is closed."""
+    bare, depths = _STRINGS.sub(b"", line.strip(_WHITESPACE)), _depths(line)
+    is_framed = bare.startswith(b"{") and bare.endswith(b"}") and b'"' not in bare
+    return is_framed and [depth for depth in depths if depth <= 0] == depths[-1:]

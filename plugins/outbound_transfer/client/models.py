@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from outbound_transfer.client.addresses import normalize_address, normalize_text
-from outbound_transfer.client.errors import InvalidDelivery, SourceChanged
-from outbound_transfer.client.wording import is_valid_unicode
-
-if TYPE_CHECKING:
-    from outbound_transfer.client.new_transfer import NewTransfer
+from outbound_transfer.client.errors import MalformedResponse, SourceChanged
+from outbound_transfer.client.new_transfer import NewTransfer, normalize_address
 
 #: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
 DRAFT: Final = "draft"
@@ -64,11 +61,6 @@ class Transfer(msgspec.Struct, frozen=True):
         return self.status == DRAFT
 
     @property
-    def picked_up_count(self) -> int:
-        """Number of recipients who have picked up."""
-        return len(self.picked_up)
-
-    @property
     def picked_up(self) -> list[str]:
         """Addresses of the recipients who have picked up."""
         return [recipient.email for recipient in self.recipients if recipient.picked_up_at is not None]
@@ -77,19 +69,6 @@ class Transfer(msgspec.Struct, frozen=True):
     def not_picked_up(self) -> list[str]:
         """Addresses of the recipients who have not picked up."""
         return [recipient.email for recipient in self.recipients if recipient.picked_up_at is None]
-
-
-def has_contradictory_pickups(transfer: Transfer) -> bool:
-    """Return whether the status contradicts what the recipients have done (service-api.md, R17)."""
-    some, everybody = bool(transfer.picked_up), not transfer.not_picked_up
-    is_plausible = {
-        DRAFT: not some,
-        PENDING: not some,
-        PARTIAL: some and not everybody,
-        COMPLETE: everybody,
-        EXPIRED: not everybody,
-    }
-    return not is_plausible.get(transfer.status, True)
 
 
 #: Subject and sorted addresses, normalized for case, white space and composed characters.
@@ -102,16 +81,8 @@ def identity_of(transfer: Transfer | NewTransfer) -> Identity:
     An id alone proves nothing: another account may use the same.
     """
     addresses = (normalize_address(recipient.email) for recipient in transfer.recipients)
-    return normalize_text(transfer.subject), tuple(sorted(addresses))
-
-
-def has_exactly_files(transfer: Transfer, files: Mapping[str, int]) -> bool:
-    """Return whether a transfer has exactly these files; False also if it comes without its files, as in a listing.
-
-    :param files: sizes in bytes, by name.
-    """
-    held = None if transfer.files is None else sorted((file.name, file.size) for file in transfer.files)
-    return held == sorted(files.items())
+    subject = unicodedata.normalize("NFC", transfer.subject).casefold().split()
+    return " ".join(subject), tuple(sorted(addresses))
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
@@ -140,14 +111,9 @@ class TransferPage(msgspec.Struct, frozen=True):
         return (*self.data, *self.unreadable)
 
 
-class _Page(msgspec.Struct):
-    data: tuple[Transfer, ...]
-    next_cursor: str | None  # always there (service-api.md, R14), so its absence says nothing
-
-
 class _Rows(msgspec.Struct):
     data: list[Any]
-    next_cursor: str | None
+    next_cursor: str | None  # always there (service-api.md, R14), so its absence says nothing
 
 
 class _Pickup(msgspec.Struct):
@@ -163,18 +129,25 @@ def decode_transfer(body: bytes) -> Transfer:
 
     :raises msgspec.DecodeError: it is not a valid transfer.
     """
-    try:
-        return msgspec.json.decode(body, type=Transfer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _convert_transfer(_parse_leniently(body))
+    return _convert_transfer(_parse(body))
 
 
-def check_pickups(body: bytes) -> None:
-    """Check that a transfer has recipients, and says of each whether they have picked up: silence is no answer.
+def decode_pickups(body: bytes) -> Transfer:
+    """Decode one transfer that says of every recipient whether they have picked up: silence is no answer.
 
     :raises msgspec.DecodeError: it does not.
+    :raises MalformedResponse: its status contradicts what the recipients have done (service-api.md, R17).
     """
-    msgspec.convert(_parse_leniently(body), _Pickups)
+    value = _parse(body)
+    transfer, _ = _convert_transfer(value), msgspec.convert(value, _Pickups)
+    some, everybody = bool(transfer.picked_up), not transfer.not_picked_up
+    plausible = {DRAFT: not some, PENDING: not some, PARTIAL: some and not everybody, COMPLETE: everybody}
+    if not (plausible | {EXPIRED: not everybody}).get(transfer.status, True):
+        raise MalformedResponse(
+            f"get: the response contradicts itself about who has picked up transfer {transfer.id}: it is "
+            f"{transfer.status!r:.100}, and {len(transfer.picked_up)} of {len(transfer.recipients)} recipients have"
+        )
+    return transfer
 
 
 def decode_page(body: bytes) -> TransferPage:
@@ -182,15 +155,10 @@ def decode_page(body: bytes) -> TransferPage:
 
     :raises msgspec.DecodeError: it is not a page.
     """
-    try:
-        page = msgspec.json.decode(body, type=_Page)
-        return TransferPage(page.data, page.next_cursor)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        rows = msgspec.convert(_parse_leniently(body), _Rows)
+    rows = msgspec.convert(_parse(body), _Rows)
     if _UNREADABLE in (rows.next_cursor or ""):
         raise msgspec.ValidationError("next_cursor is not valid Unicode")
-    decoded: list[Transfer] = []
-    unreadable: list[UnreadableRow] = []
+    decoded, unreadable = list[Transfer](), list[UnreadableRow]()
     for row in rows.data:
         try:
             decoded.append(_convert_transfer(row))
@@ -201,8 +169,10 @@ def decode_page(body: bytes) -> TransferPage:
     return TransferPage(tuple(decoded), rows.next_cursor, tuple(unreadable))
 
 
-def _parse_leniently(body: bytes) -> Any:
-    """Parse JSON that msgspec refuses, without what UTF-8 cannot encode: bytes, control characters, lone surrogates."""
+def _parse(body: bytes) -> Any:
+    """Parse JSON, also if msgspec refuses it; bytes and surrogates that are not UTF-8 become U+FFFD."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(body)
     try:
         # Python refuses to parse very long integers, and with them the whole text.
         value = json.loads(body.decode(errors="replace"), strict=False, parse_int=lambda digits: int(digits[:300]))
@@ -243,38 +213,6 @@ def to_summary_dict(transfer: Transfer) -> dict[str, Any]:
     return {field: value for field, value in to_result(transfer).items() if field != "files"}
 
 
-def resolve_transfer_id(given: Any) -> str:
-    """Return the id of a transfer.
-
-    :param given: the id, or a mapping with the key ``id``: the result of the task that made the delivery.
-    :raises InvalidDelivery: it is neither, for example None from the XCom of a task that pushed nothing.
-    """
-    transfer_id = given.get("id") if isinstance(given, Mapping) else given
-    # A template renders None as "None".
-    if not isinstance(transfer_id, str) or transfer_id.strip() in ("", "None") or not is_valid_unicode(transfer_id):
-        kind = "" if given is None else f" ({type(given).__name__})"
-        shown = f"a mapping whose id is {transfer_id!r:.100}" if isinstance(given, Mapping) else f"{given!r:.100}{kind}"
-        raise InvalidDelivery(
-            "transfer_id must be the id of a transfer, or the result of the task that made the delivery, not "
-            f"{shown}. None usually means that the task pushed no XCom."
-        )
-    return transfer_id
-
-
-def check_delivery_key(delivery_key: Any) -> str:
-    """Return the key if it can be one.
-
-    :raises InvalidDelivery: a template without a value has made it, or a database cannot show it.
-    """
-    key = delivery_key if isinstance(delivery_key, str) else ""
-    if key in ("", "None") or key != key.strip() or not key.isprintable():
-        raise InvalidDelivery(
-            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
-            f"template without a value gives: {delivery_key!r:.300}"
-        )
-    return key
-
-
 @dataclass(frozen=True)
 class Upload:
     """A file to attach.
@@ -282,27 +220,34 @@ class Upload:
     :ivar name: name of the file at the service.
     :ivar size: in bytes.
     :ivar chunks: returns the content; each call starts at the first byte.
-    :ivar location: path or URI of the file, for lineage; "" if there is none.
     """
 
     name: str
     size: int
     chunks: Callable[[], Iterator[bytes]]
-    location: str = ""
 
     def body(self) -> Iterator[bytes]:
-        """Yield the chunks that are not empty.
+        """Yield the chunks that are not empty, the last one only once it is known to be the last.
 
-        :raises SourceChanged: there are more or fewer than ``size`` bytes, so the service would store another file.
+        So the service never gets a complete but truncated file.
+
+        :raises SourceChanged: there are more or fewer than ``size`` bytes.
         """
-        left = self.size
+        left, last = self.size, b""
         for chunk in filter(None, self.chunks()):
             left -= len(chunk)
             if left < 0:
                 break
-            yield chunk
+            if last:
+                yield last
+            last = chunk
         if left:
-            raise SourceChanged(f"{self.name!r} is not the {self.size} bytes that were declared")
+            raise SourceChanged(
+                f"{self.name!r} is {'longer' if left < 0 else 'shorter'} than the {self.size} bytes that were "
+                "declared. Deliver a copy of it that nothing writes to any more."
+            )
+        if last:
+            yield last
 
 
 class Attached(NamedTuple):
@@ -316,11 +261,3 @@ class Attached(NamedTuple):
     file: File
     is_new: bool
     is_doubtful: bool
-
-
-class Discarded(Enum):
-    """What became of a draft that was to be discarded (service-api.md, R35)."""
-
-    REMOVED = "the draft is removed"
-    NOT_FOUND = "the connection's key sees no such transfer: it was removed before, or is another user's"
-    SENT = "it was sent, so it is left alone"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from outbound_transfer.client.addresses import duplicate_addresses
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.wording import hint_at_pair, is_valid_unicode, pluralize
+from outbound_transfer.client.wording import hint_at_pair, is_valid_unicode
 
 MAX_RECIPIENTS: Final = 250
 MAX_MESSAGE_LENGTH: Final = 2_000
@@ -49,7 +49,7 @@ class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
     security_answer: str | None = None
 
     def __repr__(self) -> str:
-        return f"NewTransfer({self.subject!r}, {pluralize(len(self.recipients), 'recipient')})"
+        return f"NewTransfer({self.subject!r}, recipients={len(self.recipients)})"
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -69,8 +69,7 @@ def build_new_transfer(
     """Validate and build the request for a draft.
 
     :param subject: not empty.
-    :param recipients: one or several addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; or
-        such a list or mapping as text, in JSON or Python.
+    :param recipients: one or several addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
     :param message: at most 2,000 characters.
     :param security: one of :data:`SECURITY_OPTIONS`; the account's default if omitted or None. An empty text is
         refused: the account's default may be weaker than what a template without a value was to give.
@@ -80,8 +79,7 @@ def build_new_transfer(
     """
     given, parsed, problems = as_recipient_list(recipients), list[NewRecipient](), list[str]()
     if not 1 <= len(given) <= MAX_RECIPIENTS:
-        hint = ": split the delivery" if given else ""
-        problems.append(f"recipients must be 1 to {MAX_RECIPIENTS}, not {len(given)}{hint}")
+        problems.append(f"recipients must be 1 to {MAX_RECIPIENTS}, not {len(given)}: split a larger delivery")
     for position, each in enumerate(given, 1):
         try:
             parsed.append(_parse_recipient(each))
@@ -97,51 +95,48 @@ def build_new_transfer(
 
 
 def as_recipient_list(given: GivenRecipient | Iterable[GivenRecipient]) -> list[GivenRecipient]:
-    """Return recipients in whatever form they are given as a list, each as it is."""
-    given = parse_text(given)
+    """Return one or several recipients as a list, each as it is."""
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else [given]
 
 
-def parse_text(given: Any) -> Any:
-    """Parse a text of JSON, or of a Python list or mapping; return anything else unchanged.
+def normalize_address(address: str) -> str:
+    """Return the address without the differences that mean the same mailbox, with the domain as DNS has it.
 
-    Templates of Airflow Variables render such texts: ``{{ var.value.board }}`` renders JSON, ``{{ var.json.board }}``
-    renders Python.
+    Two people never become one: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would have it, and so for
+    domains (IDNA 2008).
     """
-    if _is_structured_text(given):
-        for read in (json.loads, ast.literal_eval):
-            try:
-                value = read(given.strip())
-            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-                continue
-            # The order of a set differs between processes, so each try of a task would make another delivery.
-            return value if isinstance(value, list | tuple | dict) else given
-    return given
+    local, at, domain = " ".join(unicodedata.normalize("NFC", address).lower().split()).rpartition("@")
+    if not domain.isascii():
+        import idna  # only here, as its tables take time to load
+
+        with suppress(UnicodeError):  # an invalid domain is compared as it is
+            domain = idna.encode(domain, uts46=True).decode()
+    return f"{local}{at}{domain}"
 
 
-def is_safe_to_show(text: str) -> bool:
-    """Return whether a text given as an address looks like one, and neither like a phone number nor like JSON."""
-    return "@" in text and not set(text) & set('"()[]{}')
+def duplicate_addresses(addresses: Iterable[str]) -> list[str]:
+    """Return the addresses that occur more than once; the service would email each of them (service-api.md, R23)."""
+    counts = Counter(map(normalize_address, addresses))
+    return sorted(address for address, count in counts.items() if count > 1)
 
 
 def show_address(text: str) -> str:
-    """Return a text given as an address, or ``***`` if it may be something else."""
-    return text if is_safe_to_show(text) else "***"
-
-
-def _is_structured_text(given: Any) -> bool:
-    return isinstance(given, str) and given.lstrip().startswith(("[", "{", "("))
+    """Return a text given as an address; ``***`` if it may be something else, such as a phone number or JSON."""
+    return text if "@" in text and not set(text) & set('"()[]{}') else "***"
 
 
 def _parse_recipient(given: GivenRecipient) -> NewRecipient:
     """:raises ValueError: with the reason, which quotes no value."""
-    given = parse_text(given)
     if isinstance(given, str):
         given = {"email": given}
     if not isinstance(given, Mapping):
         raise ValueError(f"must be an address or a mapping, not {type(given).__name__}{hint_at_pair(given)}")
     if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
         raise ValueError(f"has the field {unknown[0]!r:.100}, but may only have email, name and phone")
+    # A CHAR column of a database and a line of a file end in white space, which no address and no name has.
+    given = {
+        field: value.strip() if field != "phone" and isinstance(value, str) else value for field, value in given.items()
+    }
     recipient = msgspec.convert(given, NewRecipient)  # whose errors name fields and types, never values
     if not is_valid_unicode(f"{recipient.name}{recipient.phone}"):
         raise ValueError("not valid Unicode")
@@ -159,16 +154,16 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
 
 def _problems(new: NewTransfer) -> list[str]:
     length, addresses = len(new.message or ""), [recipient.email for recipient in new.recipients]
-    malformed = list(filter(None, map(_address_problem, addresses)))
+    malformed = dict.fromkeys(filter(None, map(_address_problem, addresses)), True)
     repeated = [] if malformed else duplicate_addresses(addresses)
-    checks = [
-        (not new.subject.strip(), "subject must not be empty; a template without a value is"),
-        (length > MAX_MESSAGE_LENGTH, f"message has {length:,} characters; {MAX_MESSAGE_LENGTH:,} are allowed"),
-        *((True, problem) for problem in malformed),
-        *((True, f"recipient {each!r} occurs more than once, and would get one email each time") for each in repeated),
-        *_security_checks(new),
-    ]
-    return [text for is_wrong, text in checks if is_wrong]
+    checks = {
+        "subject must not be empty; a template without a value is": not new.subject.strip(),
+        f"message has {length:,} characters; {MAX_MESSAGE_LENGTH:,} are allowed": length > MAX_MESSAGE_LENGTH,
+        **malformed,
+        **{f"recipient {each!r} occurs more than once, and would get one email each time": True for each in repeated},
+        **_security_checks(new),
+    }
+    return [problem for problem, is_found in checks.items() if is_found]
 
 
 def _address_problem(address: str) -> str:
@@ -178,29 +173,28 @@ def _address_problem(address: str) -> str:
         # The service checks whether an address accepts mail; here only its form counts (service-api.md, R23).
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
     except EmailNotValidError as error:
-        if _is_structured_text(address):
+        if address.lstrip().startswith(("[", "{", "(")):
             return "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
         hint = " Give several addresses as a list." if address.count("@") > 1 else ""
         return f"recipient {show_address(address)!r} is not an address: {error}{hint}"
     return ""
 
 
-def _security_checks(new: NewTransfer) -> Iterator[tuple[object, str]]:
-    """Yield whether each rule is broken, and what to say then.
+def _security_checks(new: NewTransfer) -> dict[str, bool]:
+    """Return whether each rule is broken, by what to say then.
 
     Without security the account's default applies, which is unknown here; the service then validates.
     """
-    security, options = new.security, ", ".join(SECURITY_OPTIONS)
-    yield security == "", "security must not be empty: leave it out, or give None, for the account's default"
-    yield security not in (None, "", *SECURITY_OPTIONS), f"security must be one of {options}, not {security!r:.100}"
+    security, options, checks = new.security, ", ".join(SECURITY_OPTIONS), dict[str, bool]()
+    checks[f"security must be one of {options}, or None for the account's default, not {security!r:.100}"] = (
+        security not in (None, *SECURITY_OPTIONS)
+    )
     for field in ("security_question", "security_answer"):
         is_given = getattr(new, field) is not None
-        yield security == "question" and not is_given, f"security 'question' needs {field}"
-        yield is_given and security not in (None, "", "question"), f"{field} is not used with security {security!r}"
-    for recipient in new.recipients if security == "sms" else ():
-        address, digits = show_address(recipient.email), re.sub(r"[\W_]", "", recipient.phone or "")
-        yield not recipient.phone, f"security 'sms' needs the phone of {address}"
-        yield (
-            recipient.phone and not re.fullmatch("[0-9]+", digits),
-            f"the phone of {address} must be digits, optionally with spaces and punctuation",
-        )
+        checks[f"security 'question' needs {field}"] = security == "question" and not is_given
+        checks[f"{field} is not used with security {security!r:.100}"] = is_given and security not in (None, "question")
+    for recipient in new.recipients:
+        digits = re.sub(r"[\W_]", "", recipient.phone or "")
+        problem = f"security 'sms' needs the phone of {show_address(recipient.email)}, in digits and punctuation"
+        checks[problem] = security == "sms" and not re.fullmatch("[0-9]+", digits)
+    return checks

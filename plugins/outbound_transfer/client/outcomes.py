@@ -1,4 +1,4 @@
-"""Statuses of transfers (service-api.md, R17), in words, and what became of the transfer of a failed task."""
+"""A transfer's status in words (service-api.md, R17), and what became of the transfer of a failed task."""
 
 from __future__ import annotations
 
@@ -8,32 +8,8 @@ import msgspec
 
 from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING, Transfer
 
-#: Statuses that no longer change (service-api.md, R18).
-TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
-
-#: Status of a draft that a rehearsal has discarded instead of sending it. The service does not know it.
-REHEARSED: Final = "rehearsed"
-
-#: Status of a transfer that the service has no longer.
-DELETED: Final = "deleted"
-
-#: Statuses of a delivery without a draft: its last attempt failed; it is at work, was skipped, or discarded its draft.
-FAILED: Final = "failed"
-NO_DRAFT: Final = "no draft"
-
-#: Status of a draft whose send has begun, until it is known what became of that. The service does not know it.
-IN_DOUBT: Final = "in doubt"
-
 #: All documented statuses (service-api.md, R17).
 KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
-
-
-def status_rank(status: str) -> int:
-    """Return how late a status is: the rank of a transfer's status never decreases (service-api.md, R18)."""
-    if status in (*TERMINAL_STATUSES, DELETED):
-        return 3
-    # A transfer with an unknown status (service-api.md, R5) was sent.
-    return {DRAFT: 0, PARTIAL: 2}.get(status, 1)
 
 
 #: Appended to log lines about any other status.
@@ -91,7 +67,7 @@ def describe(transfer: Transfer) -> str:
     outstanding = transfer.not_picked_up
     not_by = f"; not by {', '.join(outstanding[:5])}{' …' if len(outstanding) > 5 else ''}" if outstanding else ""
     return (
-        f"transfer {transfer.id} is {transfer.status}: picked up by {transfer.picked_up_count} of "
+        f"transfer {transfer.id} is {transfer.status}: picked up by {len(transfer.picked_up)} of "
         f"{len(transfer.recipients)}{not_by}"
     )
 

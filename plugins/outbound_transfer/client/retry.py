@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from outbound_transfer.client.errors import CallError, NotConnected, RateLimited
 
@@ -27,6 +27,15 @@ MIN_DELAY: Final = 0.5
 #: Seconds between two attempts after 429 without a usable Retry-After: the service's window is a minute.
 RATE_LIMIT_DELAY: Final = 10.0
 
+#: Maximum seconds between two attempts after a failure; each delay is a random part of a backoff up to it.
+MAX_BACKOFF: Final = 60.0
+
+#: Seconds between two attempts to get a slot.
+SLOT_INTERVAL: Final = 60.0
+
+#: Attempts to connect while the client has not reached the service: a wrong address fails within seconds.
+MAX_FIRST_ATTEMPTS: Final = 3
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -34,24 +43,14 @@ class RetryPolicy:
 
     :ivar max_attempts: attempts that may fail with a transient error (5xx, broken connection, timeout) before the call
         does. Waits for the rate limit (429) or for a slot (409 transfer_limit_reached) do not count.
-    :ivar max_first_attempts: the same for connections while this client has not reached the service: a wrong address
-        fails within seconds.
-    :ivar max_backoff: maximum seconds between two such attempts; each delay is a random part of it.
     :ivar timeout: seconds that a call may wait in all, without its waits for a slot.
     :ivar slot_timeout: seconds that a send may wait in all for a slot; 0 to leave the wait to the caller.
-    :ivar slot_interval: seconds between two attempts to get a slot.
     """
 
     max_attempts: int = 8
-    max_first_attempts: int = 3
-    max_backoff: float = 60.0
     timeout: float = 3_600.0
     slot_timeout: float = 3_600.0
-    slot_interval: float = 60.0
 
-
-#: Of the calls of a poll: the next one is near.
-POLL_RETRY_POLICY: Final = RetryPolicy(max_attempts=3, max_backoff=10.0, timeout=600.0)
 
 #: Called before each wait with the operation, the error of the attempt, and the seconds.
 RetryHook = Callable[[str, CallError, float], None]
@@ -75,34 +74,34 @@ def retry(
     """Repeat an attempt while its error is transient, within the policy.
 
     :param attempt: called with whether an attempt before it ended in doubt.
+    :param was_reached: whether a connection to the service was ever established.
     :param max_in_doubt: attempts that may end in doubt, each of which may leave a duplicate.
     :raises CallError: of the last attempt. A loop around this one does not repeat it.
     """
-    failures, doubts, waited, waited_for_slot = 0, 0, 0.0, 0.0
+    failures = doubts = 0
+    waited = {True: 0.0, False: 0.0}  # for a slot, and otherwise
 
     def is_over(state: RetryCallState) -> bool:
-        nonlocal failures, doubts, waited, waited_for_slot
-        error, seconds, max_failures = _error_of(state), state.upcoming_sleep, policy.max_attempts
-        doubts += error.in_doubt
-        if error.waits_for_slot:
-            waited_for_slot += seconds
-        else:
-            waited += seconds
-            failures += not isinstance(error, RateLimited)
+        nonlocal failures, doubts
+        error, max_failures = _error_of(state), policy.max_attempts
         if isinstance(error, NotConnected) and not was_reached():
-            max_failures = min(policy.max_first_attempts, max_failures)
-        error.is_exhausted = (
-            failures >= max_failures
-            or doubts == max_in_doubt
-            or waited > policy.timeout
-            or waited_for_slot > policy.slot_timeout
-            or (seconds > MAX_RETRY_AFTER and not error.waits_for_slot)
+            max_failures = min(MAX_FIRST_ATTEMPTS, max_failures)
+        doubts += error.in_doubt
+        failures += not (error.waits_for_slot or isinstance(error, RateLimited))
+        waited[error.waits_for_slot] += state.upcoming_sleep
+        limits = (
+            failures >= max_failures,
+            doubts == max_in_doubt,
+            state.upcoming_sleep > MAX_RETRY_AFTER,
+            waited[False] > policy.timeout,
+            waited[True] > policy.slot_timeout,
         )
+        error.is_exhausted = any(limits)
         return error.is_exhausted
 
     retrying = Retrying(
-        retry=_may_be_repeated,
-        wait=lambda state: _delay(_error_of(state), failures, policy),
+        retry=retry_if_exception(_may_be_repeated),
+        wait=lambda state: _delay(_error_of(state), failures),
         stop=is_over,
         sleep=sleep,
         before_sleep=lambda state: on_retry(operation, _error_of(state), state.upcoming_sleep),
@@ -111,20 +110,7 @@ def retry(
     return retrying(lambda: attempt(doubts > 0))
 
 
-def _delay(error: CallError, failures: int, policy: RetryPolicy) -> float:
-    """Return the seconds before the next attempt: what the service asks for and at most a second, or a backoff."""
-    asked: float | None = getattr(error, "retry_after", None)
-    if error.waits_for_slot:
-        asked = max(policy.slot_interval, asked or 0.0)
-    elif isinstance(error, RateLimited) and asked is None:
-        asked = RATE_LIMIT_DELAY
-    if asked is None:
-        return random.uniform(MIN_DELAY, min(policy.max_backoff, 2.0 ** (failures + 1)))  # noqa: S311
-    return max(asked, MIN_DELAY) + random.random()  # noqa: S311
-
-
-def _may_be_repeated(state: RetryCallState) -> bool:
-    error = state.outcome and state.outcome.exception()
+def _may_be_repeated(error: BaseException) -> bool:
     return isinstance(error, CallError) and error.is_transient and not error.is_exhausted
 
 
@@ -132,6 +118,18 @@ def _error_of(state: RetryCallState) -> CallError:
     error = state.outcome and state.outcome.exception()
     assert isinstance(error, CallError), "tenacity calls this only after an error that may be repeated"
     return error
+
+
+def _delay(error: CallError, failures: int) -> float:
+    """Return the seconds before the next attempt: what the service asks for and at most a second, or a backoff."""
+    asked = error.retry_after
+    if error.waits_for_slot:
+        asked = max(SLOT_INTERVAL, asked or 0.0)
+    elif isinstance(error, RateLimited) and asked is None:
+        asked = RATE_LIMIT_DELAY
+    if asked is None:
+        return random.uniform(MIN_DELAY, min(MAX_BACKOFF, 2.0 ** (failures + 1)))  # noqa: S311
+    return max(asked, MIN_DELAY) + random.random()  # noqa: S311
 
 
 def parse_retry_after(value: str | None, *, date: str | None = None) -> float | None:
@@ -146,9 +144,7 @@ def parse_retry_after(value: str | None, *, date: str | None = None) -> float | 
     if number.isascii() and number.isdecimal():
         return float(number)  # infinite if absurd, which is past any timeout
     deadline, now = parse_http_date(value), parse_http_date(date)
-    if deadline is None or now is None:
-        return None
-    return max((deadline - now).total_seconds(), 0.0)
+    return max((deadline - now).total_seconds(), 0.0) if deadline and now else None
 
 
 def parse_http_date(value: str | None) -> datetime | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
-from urllib.parse import urlsplit
 
 import httpx
 
 from outbound_transfer.client.errors import InvalidSettings
-from outbound_transfer.client.web_links import transfer_url
 
 DEFAULT_TIMEOUT: Final = 60.0
 
@@ -46,16 +45,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         try:
-            url = urlsplit(self.base_url)
-            # Reject here what the HTTP library, the resolver or the socket would reject at first use.
-            httpx.URL(self.base_url).raw_host.decode().encode("idna")
-            if url.port == 0:
-                raise ValueError("port 0 is not usable")
+            # Reject here what the resolver or the socket would reject at first use.
+            url = httpx.URL(self.base_url)
+            url.raw_host.decode().encode("idna")
+            if url.port is not None and not 0 < url.port < 65_536:
+                raise ValueError("no such port")
         except (ValueError, httpx.InvalidURL):
             raise InvalidSettings("the host is not an address: check its name, its brackets and its port") from None
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise InvalidSettings(f"the host must be an http or https address, not {url.hostname or 'empty'!r}")
-        if url.username or url.password or url.query or url.fragment:
+        if url.scheme not in ("http", "https") or not url.host:
+            raise InvalidSettings(f"the host must be an http or https address, not {url.host or 'empty'!r}")
+        if any((url.userinfo, url.query, url.fragment)):
             raise InvalidSettings("the host must hold no user, password, query or fragment")
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
@@ -63,8 +62,7 @@ class Settings:
     @property
     def origin(self) -> str:
         """Scheme, host and port of the service, for errors."""
-        url = urlsplit(self.base_url)
-        return f"{url.scheme}://{url.netloc}"
+        return self.base_url.rstrip("/")
 
     @property
     def key_digest(self) -> str:
@@ -81,10 +79,6 @@ class Settings:
         url = httpx.URL(self.base_url)  # drops the default port of the scheme
         return url.netloc.decode() + url.path.rstrip("/")
 
-    def transfer_url(self, transfer_id: object) -> str:
-        """Return the address of a transfer in the web application; "" if no safe link is possible."""
-        return transfer_url(self.web_url or self.base_url, transfer_id)
-
     def key(self, *, is_feed: bool = False) -> str:
         """Return the key of the transfer interface, or of the event feed.
 
@@ -100,6 +94,6 @@ class Settings:
                 f"{where} is an event key, as it begins with {_EVENT_KEY_PREFIX}. Put it in the extra field "
                 "event_api_key instead; generate a transfer API key for the password"
             )
-        if not (key.isascii() and key.isprintable()) or " " in key:
+        if not re.fullmatch("[!-~]+", key):
             raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")
         return key

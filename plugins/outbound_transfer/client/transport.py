@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import os
 import ssl
-import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
-from opentelemetry.trace import SpanKind
 
 from outbound_transfer import __version__
 from outbound_transfer.client.content_disposition import attachment
 from outbound_transfer.client.errors import (
     CODES,
     CallError,
-    ConnectionLost,
     InvalidSettings,
     MalformedResponse,
+    NoResponse,
     NotConnected,
-    TimedOut,
     error_of,
 )
 from outbound_transfer.client.retry import parse_retry_after
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.traces import set_error, trace
 from outbound_transfer.client.wording import redact
 
 if TYPE_CHECKING:
@@ -84,21 +81,15 @@ class Request:
 
 
 class Response(NamedTuple):
-    """An HTTP response. ``headers`` are by name in lower case."""
+    """An HTTP response. ``headers`` are found by name in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class Observer:
-    """Base class of observers of calls; its methods do nothing. They must not raise."""
-
-    def on_attempt(self, request: Request, status: int | None, seconds: float) -> None:
-        """Handle a finished attempt. ``status`` is None if no complete response arrived."""
-
-    def on_retry(self, operation: str, error: CallError, seconds: float) -> None:
-        """Handle a retry, before its delay begins."""
+#: Surrounds each attempt; within it, the status is passed to what it yields, once a complete response arrived.
+AttemptHook: TypeAlias = Callable[[Request], AbstractContextManager[Callable[[int], object]]]
 
 
 def open_client(settings: Settings) -> httpx.Client:
@@ -106,19 +97,19 @@ def open_client(settings: Settings) -> httpx.Client:
 
     :raises InvalidSettings: a variable of the environment is unusable.
     """
-    url = urlsplit(settings.base_url)
+    url = httpx.URL(settings.base_url)
     try:
         verify = settings.verify and url.scheme != "http" and _tls_context(*map(os.environ.get, _TLS_VARIABLES))
     except OSError as error:
-        variable = next((name for name in _TLS_VARIABLES if os.environ.get(name)), _TLS_VARIABLES[0])
+        variable = next(filter(os.environ.get, _TLS_VARIABLES), _TLS_VARIABLES[0])
         raise InvalidSettings(
             f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
         ) from None
-    proxies = {} if proxy_bypass(url.netloc) else getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
+    proxies = {} if proxy_bypass(url.netloc.decode()) else getproxies()
+    proxy = proxies.get(url.scheme, proxies.get("all"))
     try:
         return httpx.Client(
-            base_url=settings.base_url,
+            base_url=url,
             timeout=settings.timeout,
             verify=verify,
             headers=_HEADERS,
@@ -145,47 +136,34 @@ def _tls_context(*_environment: str | None) -> ssl.SSLContext:
 
 
 def send(
-    client: httpx.Client, settings: Settings, request: Request, observer: Observer, secrets: Iterable[str]
+    client: httpx.Client, settings: Settings, request: Request, on_attempt: AttemptHook, secrets: Iterable[str]
 ) -> Response:
     """Make one attempt of a call.
 
     :param secrets: texts that no error may quote.
     :return: the response, whatever its status.
     :raises CallError: no complete response arrived, or it exceeds the limits.
-    :raises InvalidSettings: the key or the address is unusable.
+    :raises InvalidSettings: the key is unusable.
     """
-    arguments = _arguments(settings, request)
-    started, status = time.monotonic(), None
-    with trace(request.operation, kind=SpanKind.CLIENT, account=settings.account) as span:
-        span.set_attribute("http.request.method", request.method)
-        try:
-            with client.stream(**arguments) as response:
-                body = _read(response, request)
-            status = response.status_code
-            span.set_attribute("http.response.status_code", status)
-            if status >= 400:
-                set_error(span, str(status))
-            return Response(status, {name.lower(): value for name, value in response.headers.items()}, body)
-        except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL) as error:
-            failure = _translate_error(request, error, settings, secrets)
-        finally:
-            observer.on_attempt(request, status, time.monotonic() - started)
-        # Not within the block above: logs show the context of an error too, and the library's quote invalid responses.
-        raise failure
-
-
-def _arguments(settings: Settings, request: Request) -> dict[str, Any]:
+    upload = request.upload
     headers = {"Authorization": f"Bearer {settings.key(is_feed=request.is_feed)}"}
-    if request.upload:
+    if upload:
         # Without a declared length httpx uses chunked encoding, which the service rejects (service-api.md, R30).
-        headers["Content-Length"] = str(request.upload.size)
-        headers["Content-Disposition"] = attachment(request.upload.name)
+        headers |= {"Content-Length": str(upload.size), "Content-Disposition": attachment(upload.name)}
     elif request.body is not None:
         headers["Content-Type"] = "application/json"
-    content = request.upload.chunks() if request.upload else request.body
-    # A relative path keeps the path of the base URL.
-    path, params = request.path.lstrip("/"), dict(request.params)
-    return {"method": request.method, "url": path, "params": params, "headers": headers, "content": content}
+    content, path = upload.chunks() if upload else request.body, request.path.lstrip("/")  # below the base URL's path
+    call = client.stream(request.method, path, params=request.params, headers=headers, content=content)
+    with on_attempt(request) as respond:
+        try:
+            with call as response:
+                body = _read(response, request)
+            respond(response.status_code)
+            return Response(response.status_code, response.headers, body)
+        except (httpx.TransportError, httpx.StreamError) as error:
+            failure = _failure(request, error, settings, secrets)
+        # Not within the block above: logs show the context of an error too, and the library's quote invalid responses.
+        raise failure
 
 
 def _read(response: httpx.Response, request: Request) -> bytes:
@@ -199,19 +177,16 @@ def _read(response: httpx.Response, request: Request) -> bytes:
     return bytes(body)
 
 
-def _translate_error(
-    request: Request, error: Exception, settings: Settings, secrets: Iterable[str]
-) -> CallError | InvalidSettings:
-    operation, reason = request.operation, redact(f"{type(error).__name__} {error}", secrets)
+def _failure(request: Request, error: Exception, settings: Settings, secrets: Iterable[str]) -> CallError:
+    operation, origin = request.operation, settings.origin
+    reason = redact(f"{type(error).__name__} {error}", secrets)
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
-            return NotConnected(f"{operation}: no connection to {settings.origin}: {reason}. {_ADDRESS_HINT}")
+            return NotConnected(f"{operation}: no connection to {origin}: {reason}. {_ADDRESS_HINT}")
         case httpx.TimeoutException():
-            return TimedOut(f"{operation}: {settings.origin} did not respond in time ({reason})")
-        case httpx.InvalidURL():
-            return InvalidSettings(f"the connection's address is unusable: {reason}")
+            return NoResponse(f"{operation}: {origin} did not respond in time ({reason})")
     hint = f". {_ADDRESS_HINT}" if isinstance(error, httpx.RemoteProtocolError) else ""
-    return ConnectionLost(f"{operation}: the connection to {settings.origin} broke: {reason}{hint}")
+    return NoResponse(f"{operation}: the connection to {origin} broke: {reason}{hint}")
 
 
 def decode_response(request: Request, response: Response, decode: Callable[[Response], T], secrets: Iterable[str]) -> T:
@@ -239,7 +214,7 @@ class _ErrorObject(msgspec.Struct):
 
 def _error_from(request: Request, response: Response, secrets: Iterable[str]) -> CallError:
     """Return the error for an unsuccessful response. Its texts are untrusted, so they are shortened and redacted."""
-    status, retry_after = response.status, response.headers.get("retry-after")
+    status, headers = response.status, response.headers
     if status // 100 == 3:
         return MalformedResponse(
             f"{request.operation}: redirects (status {status}) are not followed, "
@@ -258,11 +233,11 @@ def _error_from(request: Request, response: Response, secrets: Iterable[str]) ->
     # A documented code stays, even if a word of it equals a secret.
     code = payload.error if payload.error in CODES else redact(payload.error, secrets)
     message = redact(payload.message or "", secrets)
-    transfer_id = unquote("".join(request.path.split("/")[3:4]))
     if request.upload:
         message = f"{request.upload.name!r}: {message}"
-    elif status == 404 and transfer_id:  # the one that the advice is about
-        message = f"transfer '{redact(transfer_id, secrets)}': {message or 'the service gave no message'}"
-    error = error_of(status, code, message, parse_retry_after(retry_after, date=response.headers.get("date")))
+    elif status == 404:  # its advice is about the id
+        transfer_id = redact(unquote("".join(request.path.split("/")[3:4])), secrets)
+        message = f"transfer '{transfer_id}': {message or 'the service gave no message'}"
+    error = error_of(status, code, message, parse_retry_after(headers.get("retry-after"), date=headers.get("date")))
     error.in_doubt |= is_of_a_proxy  # which cannot know whether the service applied the call
     return error

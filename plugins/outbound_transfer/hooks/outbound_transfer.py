@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from outbound_transfer.airflow_compat.names import BaseHook, get_hook_lineage_collector, mask_secret
-from outbound_transfer.assets.outbound_transfer import account_namespace
-from outbound_transfer.client.errors import InvalidState, NotFound, OutboundTransferError
-from outbound_transfer.client.wording import pluralize
+from outbound_transfer.airflow_compat.names import BaseHook, mask_secret
+from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.wording import pluralize
 
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from outbound_transfer.client.models import File, Transfer, TransferPage, Upload
     from outbound_transfer.client.new_transfer import NewTransfer
     from outbound_transfer.client.settings import Settings
-
-T = TypeVar("T")
 
 
 class OutboundTransferHook(BaseHook):
@@ -68,10 +64,13 @@ class OutboundTransferHook(BaseHook):
         """
         if self._client is None:
             from outbound_transfer.client.client import Client
-            from outbound_transfer.hooks.call_observer import CallMetricsObserver
+            from outbound_transfer.client.retry import log_retry
+            from outbound_transfer.hooks.call_observer import CallObserver
 
-            options = {"observer": CallMetricsObserver(self.outbound_transfer_conn_id), **self._options}
-            self._client = Client(self.read_settings(), **options)
+            settings, on_retry = self.read_settings(), self._options.get("on_retry", log_retry)
+            observer = CallObserver(self.outbound_transfer_conn_id, settings.account, on_retry)
+            options = {**self._options, "on_attempt": observer.on_attempt, "on_retry": observer.on_retry}
+            self._client = Client(settings, **options)
         return self._client
 
     def get_account(self) -> str:
@@ -98,6 +97,8 @@ class OutboundTransferHook(BaseHook):
         :return: the draft.
         :raises WrongTransfer: the response is about another transfer.
         """
+        for secret in new.secrets:
+            mask_secret(secret)
         return self.get_conn().create_transfer(new)
 
     def list_transfers(self, *, status: str = "all", limit: int = 100, cursor: str | None = None) -> TransferPage:
@@ -138,9 +139,7 @@ class OutboundTransferHook(BaseHook):
 
         :return: the new file; the existing one if the draft already holds a file of this name, whatever its content.
         """
-        file = self.get_conn().attach_file(transfer_id, upload).file
-        self._report_lineage(read=upload.location, written="transfers")
-        return file
+        return self.get_conn().attach_file(transfer_id, upload).file
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
         """List the files of a transfer, draft or sent (service-api.md, R34)."""
@@ -160,13 +159,7 @@ class OutboundTransferHook(BaseHook):
         :raises InvalidState: the transfer was sent.
         :raises NotFound: the key sees no such transfer.
         """
-        from outbound_transfer.client.models import Discarded
-
-        discarded = self.get_conn().discard_transfer(transfer_id)
-        if discarded is Discarded.SENT:
-            raise InvalidState(409, "invalid_state", f"transfer '{transfer_id}' was sent")
-        if discarded is Discarded.NOT_FOUND:
-            raise NotFound(404, "not_found", f"transfer '{transfer_id}': no such transfer")
+        self.get_conn().discard_transfer(transfer_id)
 
     def send_transfer(self, transfer_id: str) -> Transfer:
         """Send a draft once (service-api.md, R36 to R39).
@@ -177,23 +170,7 @@ class OutboundTransferHook(BaseHook):
 
     def read_events(self, *, cursor: int = 0, limit: int = 1_000) -> Page:
         """Read one page of the event feed; uses up the account's one request a minute (service-api.md, R40 to R47)."""
-        page = self.get_conn().read_events(cursor=cursor, limit=limit)
-        self._report_lineage(read=self._asset_uri("events"))
-        return page
-
-    def _report_lineage(self, *, read: str, written: str = "") -> None:
-        """Report to Airflow's hook lineage, which collects nothing without a reader; a failure is only logged."""
-        try:
-            collector = get_hook_lineage_collector()
-            if read:
-                collector.add_input_asset(self, uri=read if "://" in read else Path(read).absolute().as_uri())
-            if written:
-                collector.add_output_asset(self, uri=self._asset_uri(written))
-        except Exception as error:  # not every address is a valid asset URI, and the call has succeeded
-            self.log.debug("Could not report the lineage: %s", error)
-
-    def _asset_uri(self, name: str) -> str:
-        return f"{account_namespace(self.get_account())}/{name}"
+        return self.get_conn().read_events(cursor=cursor, limit=limit)
 
     def test_connection(self) -> tuple[bool, str]:
         """Check that the service responds and accepts both keys, and that the clocks agree.

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperatorLink
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.links.web import link_to
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -39,7 +40,7 @@ class TransferLink(BaseOperatorLink):
 def push_link(context: Any, settings: Settings, transfer_id: object) -> None:
     """Link the running task instance to a transfer; a failure is logged and does not fail the task."""
     try:
-        context["ti"].xcom_push(TransferLink().xcom_key, settings.transfer_url(transfer_id))
+        context["ti"].xcom_push(TransferLink().xcom_key, link_to(settings, transfer_id))
     except Exception as error:
         log.warning("Could not store the link to transfer '%s': %s", transfer_id, error)
 
@@ -50,12 +51,3 @@ def find_web_url(conn_id: str) -> str:
         settings = settings_from_connection(BaseHook.get_connection(conn_id))
         return settings.web_url or settings.base_url
     return ""
-
-
-def push_awaited_transfer(context: Any, conn_id: str, transfer_id: object) -> None:
-    """Link a task to the transfer that it waits for.
-
-    The task has no client yet; an error of its connection is left to the code that uses it.
-    """
-    with suppress(Exception):
-        push_link(context, settings_from_connection(BaseHook.get_connection(conn_id)), transfer_id)

@@ -106,7 +106,7 @@ def test_a_file_of_another_length_than_declared_is_never_stored(wire: Callable[.
             whole.append(body)
             stream.sendall(STORED)
 
-    with pytest.raises(SourceChanged, match=r"'ü\.bin' is not the 4 bytes"):
+    with pytest.raises(SourceChanged, match=r"'ü\.bin' is (longer|shorter) than the 4 bytes"):
         wire(attach).hook.attach_file("t", upload_of(b"x" * really, size=4))
     assert whole == []
 

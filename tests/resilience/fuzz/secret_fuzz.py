@@ -43,6 +43,7 @@ from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.triggers.transfer import TransferTrigger
+from outbound_transfer.waiting import poll
 from resilience.fuzz.secret_places import FEED_PLACES, PLACES, Peer
 from resilience.fuzz.secret_tasks import RECIPIENTS, SecretTask, rendered_fields
 from support.provider import build_new_transfer
@@ -208,7 +209,7 @@ def ask_deliver(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
         left.add("return value", task.run())
     except Exception as error:
         left.error(error)
-    left.add("state", *map(str, task.store.table.rows.values()))
+    left.add("state", *map(str, task.store.table.rows.values() if task.store else ()))
     left.add("xcom", *task.xcoms.values())
     with suppress(OSError):
         left.database(fuzz.folder / "deliveries.db")
@@ -229,7 +230,8 @@ def ask_poll(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
     deadline = datetime.now(UTC) + timedelta(seconds=1)
     trigger = TransferTrigger("t", "outbound_transfer_default", 1.0, deadline.isoformat(), {})
     left.add("trigger", trigger.serialize(), vars(trigger))
-    left.add("event", asyncio.run(first_event(trigger)))
+    with mock.patch.object(poll, "LAST_CHANCE", 5.0):  # one poll begins, whatever becomes of it
+        left.add("event", asyncio.run(first_event(trigger)))
 
 
 def ask_test_connection(fuzz: Fuzz, case: Case, url: str, left: Left) -> None:
@@ -345,7 +347,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < began + arguments.seconds:
             try:
-                counts += search(number, 100, Path(folder))
+                counts += search(number, 20, Path(folder))
             except AssertionError:
                 traceback.print_exc()
                 print(f"A secret was found with --seed {number}")

@@ -112,6 +112,6 @@ def _well(request: bytes, length: int) -> bytes:
         made = TRANSFER | {"subject": asked["subject"], "recipients": recipients}
         return _json(made, "201 Created", "Location: /v1/transfers/t")
     if "/files" in line and line.startswith("POST"):
-        name = (header(request, "Content-Disposition") or "").partition('filename="')[2].partition('"')[0]
+        name = (header(request, "Content-Disposition") or "").partition("filename*=UTF-8''")[2]
         return _json({"id": "f", "name": name or "report.csv", "size": length}, "201 Created")
     return _json(TRANSFER | {"status": "pending", "sent_at": "2030-01-01T00:00:00Z"})

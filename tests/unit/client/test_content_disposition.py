@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.content_disposition import MAX_NAME_BYTES, attachment, check_name
-from outbound_transfer.client.errors import NameRefused
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer_sandbox.domain.content_disposition import filename as as_the_service_reads_it
 
 GOOD = [
@@ -110,7 +110,7 @@ def check_round_trip(name: str) -> None:
 def reason_against(name: str) -> str:
     try:
         check_name(name)
-    except NameRefused as refused:
+    except InvalidDelivery as refused:
         return str(refused)
     return ""
 
@@ -131,7 +131,7 @@ def test_any_name_comes_back_the_same_or_is_refused_with_a_reason(name: str) -> 
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED.items(), ids=[repr(name[:20]) for name in REFUSED])
 def test_names_that_could_not_come_back_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(NameRefused, match=reason) as refused:
+    with pytest.raises(InvalidDelivery, match=reason) as refused:
         attachment(name)
     assert "\n" not in str(refused.value)
 

@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.errors import MalformedResponse
-from outbound_transfer.client.events import MAX_CURSOR, MAX_EVENT_ID_BYTES, Page, read_page
-from outbound_transfer.client.nesting import MAX_DEPTH
+from outbound_transfer.client.events import MAX_CURSOR, MAX_DEPTH, MAX_EVENT_ID_BYTES, Page, read_page
 
 EVENT = {"event_id": "e1", "type": "transfer_sent", "timestamp": "2026-01-01T00:00:00Z", "data": {"a": 1}}
 
@@ -316,27 +315,6 @@ def test_no_brackets_or_quotes_make_an_error(parts: list[tuple[str, int]], ended
 def test_many_brackets_are_no_depth() -> None:
     data = [{"a": [number]} for number in range(5_000)]
     assert len(page(line(data=data) + b"\n" + line(data="[{" * 1_000)).events) == 2
-
-
-@pytest.mark.parametrize(
-    ("ids", "next_cursor", "excess"),
-    [
-        (["11", "12", "15"], 15, 0),
-        (["11", "12", "15"], 1_000_000, 1_000_000 - 15),
-        (["e1", "e2"], 12, 0),
-        (["e1", "e2"], 13, 1),
-        (["11", "e2"], 12, 0),
-        (["5", "6"], 12, 0),
-        ([], 10, 0),
-        ([], 11, 1),
-        (["9" * 400], 11, 0),
-    ],
-)
-def test_a_cursor_is_compared_with_what_the_lines_account_for(ids: list[str], next_cursor: int, excess: int) -> None:
-    body = b"".join(line(event_id=each) + b"\n" for each in ids)
-    assert page(body, cursor=10, x_next_cursor=str(next_cursor)).excess == excess
-    if ids:
-        assert page(body + b"junk\n", cursor=10, x_next_cursor=str(next_cursor + 1)).excess == excess
 
 
 def test_the_largest_cursor_and_headers_in_other_spellings() -> None:

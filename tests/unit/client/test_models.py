@@ -51,14 +51,14 @@ FULL = {"email": ANN, "name": "Ann", "phone": PHONE}
         (ANN, [{"email": ANN}]),
         ([ANN, BOB], [{"email": ANN}, {"email": BOB}]),
         ((ANN, BOB), [{"email": ANN}, {"email": BOB}]),
-        (json.dumps([ANN, FULL | {"email": BOB}]), [{"email": ANN}, FULL | {"email": BOB}]),
-        (str([ANN, {"email": BOB, "name": None}]), [{"email": ANN}, {"email": BOB}]),
+        ([ANN, FULL | {"email": BOB}], [{"email": ANN}, FULL | {"email": BOB}]),
         ({"email": ANN}, [{"email": ANN}]),
         ([FULL, {"email": BOB, "name": None, "phone": None}], [FULL, {"email": BOB}]),
         ([MappingProxyType({"email": ANN})], [{"email": ANN}]),
         (UserDict({"email": ANN}), [{"email": ANN}]),
         ({ANN: 1}.keys(), [{"email": ANN}]),
         (["jörg@exämple.com"], [{"email": "jörg@exämple.com"}]),
+        ([f" {ANN}\r\n", {"email": f"{BOB}   ", "name": "Bob  "}], [{"email": ANN}, {"email": BOB, "name": "Bob"}]),
     ],
     ids=repr,
 )
@@ -86,7 +86,7 @@ def test_recipients_come_in_many_forms(given: Any, asked: list[dict[str, str]]) 
         (None, "recipient 1: must be an address or a mapping"),
         (7, "recipient 1: must be an address or a mapping"),
         ([], "recipients must be 1 to 250, not 0"),
-        ([ANN] * 251, "recipients must be 1 to 250, not 251: split the delivery"),
+        ([ANN] * 251, "recipients must be 1 to 250, not 251: split a larger delivery"),
         ("[{['email']: 'ann@example.com'}]", "neither JSON nor a list or mapping in Python"),
     ],
     ids=lambda value: repr(value)[:60],
@@ -105,7 +105,7 @@ def test_no_error_quotes_a_phone_that_is_given_as_an_address(given: str) -> None
 @pytest.mark.parametrize(
     "address",
     ["ann@", "@example.com", "a b@example.com", "ann@example", "ann@-x.com", "ann@@example.com",
-     "ann@exa\0mple.com", "\ud800@example.com", f"Ann <{ANN}>", f"{ANN}\n", f" {ANN}", f"{ANN},{BOB}"],
+     "ann@exa\0mple.com", "\ud800@example.com", f"Ann <{ANN}>", f"{ANN},{BOB}"],
 )  # fmt: skip
 def test_what_is_not_an_address_is_named(address: str) -> None:
     (problem,) = problems(recipients=[ANN, address])
@@ -169,7 +169,7 @@ def test_each_security_option_needs_its_own_fields(
         if is_given and option in {"none", "email", "email_code", "sms", "login"}:
             expected.append(f"{field} is not used with security {option!r}")
     if option == "sms" and not phone:
-        expected.append(f"security 'sms' needs the phone of {ANN}")
+        expected.append(f"security 'sms' needs the phone of {ANN}, in digits and punctuation")
     assert expected == problems(
         security=option,
         security_question="Which?" if question else None,
@@ -180,11 +180,9 @@ def test_each_security_option_needs_its_own_fields(
 
 def test_the_security_option_is_one_of_the_services_and_an_empty_one_is_not_the_accounts() -> None:
     assert SECURITY_OPTIONS == ("none", "email", "email_code", "question", "sms", "login")
-    assert problems(security="retina") == [
-        "security must be one of none, email, email_code, question, sms, login, not 'retina'"
-    ]
-    empty = ["security must not be empty: leave it out, or give None, for the account's default"]
-    assert problems(security="") == problems(security="", security_question="?", security_answer=ANSWER) == empty
+    allowed = "none, email, email_code, question, sms, login, or None for the account's default"
+    assert problems(security="retina") == [f"security must be one of {allowed}, not 'retina'"]
+    assert problems(security="") == [f"security must be one of {allowed}, not ''"]
     assert "security" not in body(security=None)
 
 
@@ -192,7 +190,7 @@ def test_the_security_option_is_one_of_the_services_and_an_empty_one_is_not_the_
 @pytest.mark.parametrize("bad", ["555 CALL", "+", " ", "\u0665\u0665\u0665", "5²"])
 def test_a_phone_is_digits_among_punctuation(good: str, bad: str) -> None:
     assert problems(security="sms", recipients={"email": ANN, "phone": good}) == []
-    said = [f"the phone of {ANN} must be digits, optionally with spaces and punctuation"]
+    said = [f"security 'sms' needs the phone of {ANN}, in digits and punctuation"]
     assert problems(security="sms", recipients={"email": ANN, "phone": bad}) == said
 
 
@@ -210,8 +208,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "message has 2,001 characters; 2,000 are allowed",
         "recipient 'ann@' is not an address",
         "security_answer is not used with security 'sms'",
-        "security 'sms' needs the phone of ann@",
-        f"security 'sms' needs the phone of {ANN}",
+        "security 'sms' needs the phone of ann@, in digits and punctuation",
+        f"security 'sms' needs the phone of {ANN}, in digits and punctuation",
     ]
 
 

@@ -17,6 +17,7 @@ from outbound_transfer.client import transport
 from outbound_transfer.client.transport import open_client
 from outbound_transfer.exceptions import InvalidSettings
 from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.links.web import link_to
 
 SECRET = "s3cret-key"
 
@@ -117,7 +118,7 @@ def test_an_extra_field_that_cannot_be_used_is_named_and_not_quoted(field: str, 
     ],
 )
 def test_a_link_leads_to_the_web_application_and_else_to_the_service(fields: dict[str, str], url: str) -> None:
-    assert settings_of(fields).transfer_url("a&b") == url
+    assert link_to(settings_of(fields), "a&b") == url
 
 
 def test_settings_show_no_key() -> None:

@@ -1,4 +1,4 @@
-"""Counts with their nouns, sizes, and texts from outside, of which no secret is shown."""
+"""Texts from outside, of which no secret is shown."""
 
 from __future__ import annotations
 
@@ -6,23 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.wording import MAX_LENGTH, format_bytes, pluralize, redact
+from outbound_transfer.client.wording import MAX_LENGTH, redact
 
 PHONE, ANSWER, KEY = "+1 (555) 867-5309", "Čapek's 7  swallows", "otk_5f1c09d2e7ab4c"
 SECRETS = (PHONE, ANSWER, KEY)
-
-
-@pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (21, "21 files")])
-def test_only_one_has_the_singular(count: int, text: str) -> None:
-    assert pluralize(count, "file") == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999.6, "1 kB"), (1_024, "1.02 kB"), (999_600, "1 MB"), (10**9, "1 GB"), (5 * 10**15, "5,000 TB")],
-)
-def test_sizes_are_in_units_of_a_thousand(size: float, text: str) -> None:
-    assert format_bytes(size) == text
 
 
 @pytest.mark.parametrize("secret", SECRETS)

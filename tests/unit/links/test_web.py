@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.web_links import transfer_url
+from outbound_transfer.links.web import link_to, transfer_url
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_no_link_without_a_valid_id(transfer_id) -> None:
 
 def test_without_a_web_application_it_is_the_services_address() -> None:
     settings = Settings("https://acme.example.com/", "key")
-    assert settings.transfer_url("t") == "https://acme.example.com/transfers/t"
+    assert link_to(settings, "t") == "https://acme.example.com/transfers/t"
     web = Settings("https://api.example.com/", "key", web_url="https://acme.example.com")
-    assert web.transfer_url("t") == "https://acme.example.com/transfers/t"
+    assert link_to(web, "t") == "https://acme.example.com/transfers/t"
