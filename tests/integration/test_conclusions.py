@@ -16,7 +16,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from outbound_transfer.exceptions import SourceError
+from outbound_transfer.exceptions import SourceMissing
 from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -205,7 +205,7 @@ def attach(task, files) -> FakeTaskInstance:
 
 def test_a_file_that_was_missing_is_attached_by_a_clear_beside_those_of_another_task(attach, files, task) -> None:
     other = task(AttachFilesOperator, transfer_id=attach.make().transfer_id, files=["/missing.csv"], retries=0)
-    with pytest.raises((AirflowFailException, SourceError)):
+    with pytest.raises((AirflowFailException, SourceMissing)):
         other.run()
     assert [file["name"] for file in again(other, files=files[1:])] == ["b.csv"]
 

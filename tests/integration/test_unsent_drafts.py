@@ -167,15 +167,6 @@ def test_a_task_process_that_airflow_has_given_up_sends_nothing(deliver, sandbox
     assert [ti.run()["id"]] == sandbox.sent(), "no call of it is in doubt"
 
 
-def test_a_task_process_that_airflow_has_given_up_attaches_nothing(task, sandbox, report) -> None:
-    draft = task(CreateTransferOperator, "create", **DELIVERY).run()
-    attach = task(AttachFilesOperator, "attach", transfer_id=draft, files=report)
-    attach.state = "failed"
-    with pytest.raises(AirflowFailException, match="given this try up"):
-        attach.run()
-    assert sandbox.transfer(draft)["files"] == []
-
-
 def test_nobody_else_attaches_to_the_draft_of_one_task(deliver, task, sandbox, hook, tmp_path) -> None:
     ti = deliver()
     draft = hand_on(ti, sandbox)

@@ -8,12 +8,18 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import msgspec
+
 from model.service import Stored
 from model.world import HELD, Action, Killed, ModelRows, World, kill
-from outbound_transfer.client.errors import ConnectionLost
+from outbound_transfer.client.errors import NoResponse, OutboundTransferError
+from outbound_transfer.client.models import Transfer
+from outbound_transfer.delivery import approve
+from outbound_transfer.delivery.attempt import Attempt
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.delivery import Order
 from outbound_transfer.delivery.forget import forget
+from outbound_transfer.delivery.row import Memory
 
 #: What a schedule is called, and what runs it.
 Schedule = tuple[Any, Callable[[], World]]
@@ -50,6 +56,64 @@ class Deferrable(World):
 
 class DeferrableOne(One):
     deferrable = True
+
+
+class Approved(World):
+    """A person approves or rejects what a draft holds.
+
+    :ivar choice: of the person: 0 to approve, 1 to reject. :ivar page: what Airflow shows: the first request, and what
+        the draft held then. :ivar approved: the content that the row says is approved.
+    """
+
+    def fresh(self) -> World:
+        self.choice, self.page, self.seen, self.approved = 0, None, None, None
+        return super().fresh()
+
+    def tasks(self) -> list[str]:
+        return [*super().tasks()[:-1], "approve", "send"]
+
+    def approve(self, attempt: Attempt, task: str) -> None:
+        if not all(self.instance(each).has_succeeded for each in self.tasks()[:-2]):
+            raise OutboundTransferError("Airflow does not start it")
+        client, found, transfer_id = self.find_row()
+        asked = approve.ask(client, found, transfer_id, attempt)
+        if isinstance(asked, Transfer):
+            held = {name: held.sha256 for name, held in found.memory.held.items()}
+            self.page = self.page or (approve.options_of(found.memory), held)
+            self.step("a person thinks")
+            options, self.seen = self.page
+            asked = approve.answer(found, transfer_id, attempt, options[self.choice], "ann", "now")
+        if asked.state == approve.REJECTED:
+            raise OutboundTransferError("rejected")
+
+    def hear(self, key: str, stored: Any) -> None:
+        super().hear(key, stored)
+        approval = msgspec.json.decode(stored.memory, type=Memory).approval
+        self.approved = self.seen if approval and approval.state == approve.APPROVED else None
+
+    def check_bill(self, sent: Stored) -> None:
+        super().check_bill(sent)
+        if sent.content != self.approved:
+            self.violations.append(f"sent {sent.content}, a person approved {self.approved}")
+
+    def finish(self, tries: int = 3) -> bool:
+        self.choice, self.page = 0, None  # another task instance, or a later Airflow
+        return super().finish(tries)
+
+
+def approvals(world: Approved) -> Iterator[Schedule]:
+    """At a step, tasks are cleared, and the files change; the person approves or rejects what the first page shows."""
+
+    def run(at: int, action: tuple[str, ...], how: str, choice: int, is_killed: bool) -> World:
+        def act() -> None:
+            world.choice = choice
+            change(world, how)
+            world.run(*action, dies=is_killed)
+
+        return play(world, {at: act})
+
+    actions = [("approve",), ("attach:A",), ("create", "attach:A"), ("create", "attach:A", "approve"), ("send",)]
+    yield from every(run, steps_of(world), actions, ("same", "changed", "same size", "more"), (0, 1), DIES)
 
 
 def every(run: Callable[..., World], *choices: Iterable[Any]) -> Iterator[Schedule]:
@@ -142,7 +206,7 @@ def meanwhile(
 
 
 def lost(
-    world: World, files: Sequence[str] = ("same",), ends: Sequence[type[BaseException]] = (Killed, ConnectionLost)
+    world: World, files: Sequence[str] = ("same",), ends: Sequence[type[BaseException]] = (Killed, NoResponse)
 ) -> Iterator[Schedule]:
     """A request is lost, or its response is, or it arrives later; its process is killed, or goes on."""
     steps = steps_of(world)
@@ -178,7 +242,7 @@ def lost_twice(world: World) -> Iterator[Schedule]:
             raise Killed
 
         def lose_again() -> None:
-            raise ConnectionLost("lost")
+            raise NoResponse("lost")
 
         return play(world, {upload: lose})
 
@@ -194,7 +258,7 @@ def late_uploads(world: World) -> Iterator[Schedule]:
 
         def lose() -> None:
             late.append(world.lose())
-            raise ConnectionLost("lost")
+            raise NoResponse("lost")
 
         world.fresh().service.busy = 9
         world.at = {upload: lose}
@@ -602,7 +666,7 @@ class Redelivery(One):
         return order
 
     def deliver(self, attempt: Any, task: str, key: str | None = None) -> None:
-        from outbound_transfer.delivery.delivery import DraftOutdated
+        from outbound_transfer.delivery.sending import DraftOutdated
 
         while True:
             try:
@@ -813,6 +877,9 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "a task is skipped in doubt": lambda: skipped_in_doubt(Skipping(TWO)),
         "redelivery, kills": lambda: kills(Redelivery(three)),
         "redelivery, deferred": lambda: kills(DeferrableRedelivery(three, slot), pairs=False),
+        "approval, kills": lambda: kills(Approved(three)),
+        "approval, cleared": lambda: approvals(Approved(three, slot)),
+        "approval, lost requests": lambda: lost(Approved(three, slot), few),
         "keys": lambda: keyed(Keyed(three, slot)),
         "keys, Airflow is wrong": lambda: keyed(Rude(three, slot)),
         "keys, the run is made again": lambda: run_made_again(Keyed(three, slot)),

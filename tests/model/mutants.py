@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from model.families import families, sample
-from outbound_transfer.airflow_compat import task_try
 from outbound_transfer.client import client
-from outbound_transfer.delivery import decision, delivery, draft, keys, row, sending
-from outbound_transfer.files import uploads
+from outbound_transfer.delivery import approve, attempt, check, decision, delivery, draft, keys, row, sending
+from outbound_transfer.files import attached
 
 
 class Mutant(NamedTuple):
@@ -64,14 +63,16 @@ def _with_code(function: Any, code: Any) -> Iterator[None]:
 
 
 MODULES = SimpleNamespace(
+    approve=approve,
+    attempt=attempt,
+    check=check,
     client=client,
     delivery=delivery,
     draft=draft,
     keys=keys,
     row=row,
     sending=sending,
-    task_try=task_try,
-    uploads=uploads,
+    attached=attached,
 )
 
 #: A function and what is taken away from it, and below that, the text and what it becomes.
@@ -80,10 +81,10 @@ row.Row.check_own: the claim is not compared
     memory.claim != self.claim_number -> False
 row.Row.put: the version is not compared
     self.rows.put(self.key, version, -> self.rows.put(self.key, self.rows.read(self.key)[0],
-task_try.TaskTry.check_newest: an older attempt may claim
-    run_started_at == self.run_started_at and -> False and
-task_try.TaskTry.check_newest: one of a run before may claim
-    run_started_at > self.run_started_at -> False
+attempt.TaskTry.check_newest: an older attempt may claim
+    (run_started_at, try_number) > (self.run_started_at, self.try_number): -> run_started_at > self.run_started_at:
+attempt.TaskTry.check_newest: one of a run before may claim
+    (run_started_at, try_number) > ( -> run_started_at == self.run_started_at and (run_started_at, try_number) > (
 row.Row.claim: a run that is made again continues
     return memory if is_own and -> return None if is_own and
 row.Row.claim: a run that was cleared begins anew
@@ -102,8 +103,8 @@ row.require_draft: another draft is as good
     memory.transfer_id != transfer_id or ->
 row.require_draft: any phase is as good
     or memory.phase not in phases ->
-delivery.Delivery._check_returned: an incomplete transfer is returned
-    if not memory.entries or memory.files() is None: -> if False:
+check.is_comparable: an incomplete transfer is returned
+    if not entries or any(entry.is_open for entry in entries): -> if False:
 delivery.Delivery._check_returned: files are not compared after a clear
     memory.asked != self.attempt.asked -> False
 delivery.Delivery.look: 404 is gone, whatever the key
@@ -121,16 +122,16 @@ delivery.Delivery._create: the draft is not stored
 delivery.Delivery._delete: the removal is not stored first
     self.row.save(phase=Phase.DISCARDING).transfer_id -> self.memory.transfer_id
 delivery.Delivery._delete: 409 proves a removal
-    is Discarded.SENT -> is None
+    self.row.save(phase=Phase.SENDING) -> self.row.save(Memory.emptied)
 draft.Filling._open: one may fill while a send is under way
     memory.phase is Phase.SENDING -> False
 draft.Filling._open: the entry is opened late
-    claim=self._entry.claim + 1, is_open=True -> claim=self._entry.claim + 1
+    claim=self._claim, is_open=True -> claim=self._claim
 draft.Filling._open: two attempts share a claim
-    claim=self._entry.claim + 1 -> claim=1
-draft.Filling.fill: a doubtful name may be given up
+    self._claim = self._entry.claim + 1 -> self._claim = 1
+draft.Filling._removable: a doubtful name may be given up
     file is None or file.is_doubtful -> file is None
-draft.Filling.fill: a begun name may be given up
+draft.Filling._removable: a begun name may be given up
     file is None or file.is_doubtful -> file is not None and file.is_doubtful
 draft.Filling.fill: names are not stored before they are uploaded
     self._save() -> pass
@@ -144,8 +145,6 @@ draft.Filling._require_own: the entry's claim is not compared
     self._who and memory.entries -> False and memory.entries
 draft.Filling._require_own: the draft is not compared
     require_draft(memory, self._id, *self._phases) -> pass
-draft.Filling._compare_sent: an open entry of a sent draft is complete
-    if self._entry.is_open: -> if False:
 draft.Filling.attach: a send in doubt is a sent draft
     if not transfer.is_draft: -> if is_sending or not transfer.is_draft:
 draft.Filling._compare_sent: sent files are not compared
@@ -154,11 +153,11 @@ draft.Filling.fill: files that are not wanted stay
     self._client.remove_file(self._id, file.id, self._check_own) -> pass
 client.Client.attach_file: a 200 proves an upload
     response.status == 201 -> True
-uploads._Draft.upload: a doubtful 200 proves it where others may arrive
-    and is_same and not taken -> and is_same
-uploads._Draft.upload: a doubt is forgotten
+attached._Draft.upload: a doubtful 200 proves it where others may arrive
+    and not taken) -> )
+attached._Draft.upload: a doubt is forgotten
     attached.is_doubtful or others_may_arrive -> False
-uploads._Draft._check_source: a source that changes is not noticed
+attached._Draft._check_source: a source that changes is not noticed
     source.check_unchanged() -> pass
 sending.Sending._send_once: after a doubt, others may fill again
     self._is_in_doubt |= error.in_doubt -> pass
@@ -184,10 +183,18 @@ sending.Sending._without_skipped: a skipped task is waited for
     state in LEFT_OUT -> False
 sending.Sending._require_meant: the files are not compared
     held != meant -> False
-sending.Sending._require_no_twin: twins are not looked for
+check.require_no_twin: twins are not looked for
     if twin := row.rows.find_twin(row.key, row.memory.twin(), attempt.run_of_twins): -> if twin := "":
 keys._claim: an owner at work is overtaken
-    attempt.is_at_work(memory.owner) -> False
+    attempt.is_at_work(memory.owner, has_handed_on=handed_on) -> False
+row.Memory.emptied: a new draft needs no approval
+    self.approval and Approval() -> None
+approve.require_approved: any approval will do
+    and approval.shown == memory.shown() ->
+approve.ask: that somebody is asked is not stored
+    else replace(memory, approval=Approval(asked)) -> else memory
+approve.answer: the choice is not compared with the files
+    option not in (options := options_of(memory)) -> not (options := (f"Approve{option[7:]}", ""))
 keys.begin_delivery: what the task has begun before is left
     _settle(client, Row(rows, before) if before else own, attempt) -> pass
 keys.begin_delivery: the new key is not stored

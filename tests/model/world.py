@@ -19,20 +19,19 @@ from unittest import mock
 import msgspec
 
 from model.service import Service, Stored
-from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client import transport
 from outbound_transfer.client.client import Client
-from outbound_transfer.client.errors import CallError, DeferRequested, OutboundTransferError, SourceMissing
+from outbound_transfer.client.errors import CallError, OutboundTransferError, SourceMissing
 from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.new_transfer import NewTransfer, build_new_transfer
 from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.delivery import draft, keys, row
-from outbound_transfer.delivery.attempt import FINISHED, Attempt
+from outbound_transfer.delivery.attempt import FINISHED, Attempt, TaskTry, task_name
 from outbound_transfer.delivery.decision import Act, Phase
 from outbound_transfer.delivery.delivery import Delivery, Order
 from outbound_transfer.files.sources import Source
-from outbound_transfer.operators.errors import fails_without_retry
+from outbound_transfer.operators.errors import DeferRequested, fails_without_retry
 from outbound_transfer.store.errors import DeliveriesUnavailable
 from support.memory import InMemoryRows, Table
 
@@ -76,11 +75,11 @@ class ModelAttempt(Attempt):
     def check_still_running(self) -> None:
         """Airflow may answer late: no promise depends on it."""
 
-    def is_at_work(self, name: str) -> bool:
+    def is_at_work(self, name: str, *, has_handed_on: bool = False) -> bool:
         return self.world.is_polite and self.state_of(name) not in FINISHED
 
     def state_of(self, name: str) -> str | None:
-        return next((each.state for each in self.world.instances.values() if row.task_name(each.task) == name), None)
+        return next((each.state for each in self.world.instances.values() if task_name(each.task) == name), None)
 
 
 class ModelRows(InMemoryRows):
@@ -419,9 +418,9 @@ class World:
         memory, by = msgspec.json.decode(stored.memory, type=row.Memory), self.process.by
         for name, attempt in memory.tries.items():
             self.newest[key, name] = max(attempt, self.newest.get((key, name), attempt))
-        if (by.run_started_at, by.try_number) < self.newest.get((key, row.task_name(by.task)), ("", 0)):
+        if (by.run_started_at, by.try_number) < self.newest.get((key, task_name(by.task)), ("", 0)):
             self.violations.append("an attempt that was overtaken has stored something")
-        process, entry = self.process, memory.entries.get(row.task_name(by.task))
+        process, entry = self.process, memory.entries.get(task_name(by.task))
         if entry:  # it attaches files, and this is the first that it stores, or another
             self.openings += not process.opening
             process.opening = process.opening or self.openings

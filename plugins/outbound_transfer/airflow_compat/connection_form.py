@@ -14,15 +14,13 @@ def form_widgets() -> dict[str, Any]:
     # Airflow replaces these classes while it calls this, so they must not be imported earlier.
     from wtforms import BooleanField, IntegerField, PasswordField, StringField
 
-    by_type = {"boolean": BooleanField, "integer": IntegerField, "string": StringField}
-
-    def field_of(definition: dict[str, Any]) -> Any:
-        schema = definition["schema"]
-        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        field_class = PasswordField if schema.get("format") == "password" else by_type[types[0]]
-        return field_class(definition["label"], description=definition["description"], default=schema.get("default"))
-
-    return {name: field_of(definition) for name, definition in _connection_type()["conn-fields"].items()}
+    kinds = {"boolean": BooleanField, "integer": IntegerField, "password": PasswordField, "string": StringField}
+    widgets = {}
+    for name, field in _connection_type()["conn-fields"].items():
+        schema = field["schema"]
+        kind = schema.get("format") or (schema["type"] if isinstance(schema["type"], str) else schema["type"][0])
+        widgets[name] = kinds[kind](field["label"], description=field["description"], default=schema.get("default"))
+    return widgets
 
 
 def field_behaviour() -> dict[str, Any]:

@@ -21,14 +21,14 @@ async def call_airflow(function: Callable[[], T]) -> T:
 
     It runs to its end also if the caller is cancelled.
     """
-    task = asyncio.ensure_future(_run_alone(function))
+
+    async def run_alone() -> T:
+        from asgiref.sync import sync_to_async  # only the triggerer has imported it already
+
+        async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return await sync_to_async(function)()
+
+    task = asyncio.ensure_future(run_alone())
     # Retrieved here, as nobody waits for it any more if the caller was cancelled; asyncio would log it.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)
-
-
-async def _run_alone(function: Callable[[], T]) -> T:
-    from asgiref.sync import sync_to_async  # only the triggerer has imported it already
-
-    async with _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-        return await sync_to_async(function)()

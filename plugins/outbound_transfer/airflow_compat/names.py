@@ -1,7 +1,4 @@
-"""Names of Airflow that have moved, as the newest version has them.
-
-Each is looked for there first, and where older versions have it otherwise: what matters is the name, not the version.
-"""
+"""Names of Airflow, some of which 3.1 has elsewhere than later versions."""
 
 # mypy: disable-error-code="no-redef, attr-defined, import-not-found, assignment"
 
@@ -10,9 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 from airflow import __version__
-from airflow.configuration import get_airflow_home
-from airflow.sdk import BaseHook, BaseNotifier, exceptions, timezone
+from airflow.configuration import conf, get_airflow_home
+from airflow.sdk import BaseHook, BaseNotifier, timezone
 from airflow.sdk.log import mask_secret, redact
+
+try:
+    from airflow.sdk import exceptions
+    from airflow.sdk.bases.decorator import determine_kwargs
+except ImportError:  # before 3.2
+    from airflow import exceptions
+    from airflow.utils.operator_helpers import determine_kwargs
 
 __all__ = [
     "HAS_PARTITIONS",
@@ -21,20 +25,11 @@ __all__ = [
     "conf",
     "determine_kwargs",
     "get_airflow_home",
-    "get_hook_lineage_collector",
     "get_stats",
     "mask_secret",
     "redact",
     "timezone",
 ]
-
-try:
-    from airflow.sdk import conf
-except ImportError:  # before 3.2
-    from airflow.configuration import conf
-
-if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
-    from airflow import exceptions
 
 AirflowException = exceptions.AirflowException
 AirflowFailException = exceptions.AirflowFailException
@@ -43,23 +38,11 @@ AirflowSensorTimeout = exceptions.AirflowSensorTimeout
 AirflowSkipException = exceptions.AirflowSkipException
 AirflowTaskTimeout = exceptions.AirflowTaskTimeout
 TaskDeferred = exceptions.TaskDeferred
-
-try:
-    from airflow.sdk.bases.decorator import determine_kwargs
-except ImportError:  # before 3.2
-    from airflow.utils.operator_helpers import determine_kwargs
+#: Frees the worker until a person answers; before 3.3, a trigger waits for the answer.
+TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", TaskDeferred)
 
 #: Whether an asset event can be of a partition.
 HAS_PARTITIONS = tuple(map(int, __version__.split(".")[:2])) >= (3, 2)
-
-
-def get_hook_lineage_collector() -> Any:
-    """Return Airflow's collector of hook lineage, which older versions import half of Airflow for."""
-    try:
-        from airflow.sdk.lineage import get_hook_lineage_collector
-    except ImportError:  # before 3.2
-        from airflow.lineage.hook import get_hook_lineage_collector
-    return get_hook_lineage_collector()
 
 
 def get_stats() -> Any:

@@ -2,23 +2,85 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from outbound_transfer.airflow_compat.run_state import find_state, has_removed_tasks, read_clears
-from outbound_transfer.airflow_compat.task_loops import refuse_loop
-from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.client.errors import TaskNotRunning
-from outbound_transfer.delivery.row import task_name, task_of
+from airflow.sdk import Context
 
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from outbound_transfer.client.errors import InvalidDelivery, OutboundTransferError, TaskNotRunning
+
+#: Dag, run, task and map index; the index is -1 if the task is not mapped.
+Task: TypeAlias = tuple[str, str, str, int]
 
 #: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
 FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
 
 #: Of these, those in which it is not going to attach anything. A task that was cleared, and is to run, has no state.
 LEFT_OUT: Final = frozenset({"skipped", "removed"})
+
+#: How many task ids a request to Airflow names: they are in its URL.
+_MAX_TASK_IDS: Final = 100
+
+
+class StaleTry(OutboundTransferError):
+    """A later try of the task has begun, so this one must do nothing more.
+
+    What to do: nothing, as a later try runs or another task delivers: a retry returns its transfer. If this is the
+    newest try, the schedulers' clocks differ: clear the task again.
+    """
+
+
+class TaskTry(NamedTuple):
+    """One try of one task instance of one run, as a row compares it with others.
+
+    :ivar map_index: -1 if the task is not mapped.
+    :ivar run_started_at: when the run was started, ISO 8601 in UTC: a run may be deleted and made anew under its id.
+    :ivar is_fresh: the task's first try, in a run that was not cleared: it has nothing to remember.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+    run_started_at: str
+    is_fresh: bool
+
+    @classmethod
+    def of(cls, context: Context) -> TaskTry:
+        """Return the try that runs."""
+        ti, run = context["ti"], context["dag_run"]
+        return cls(
+            ti.dag_id,
+            ti.run_id,
+            ti.task_id,
+            -1 if ti.map_index is None else ti.map_index,
+            int(ti.try_number),
+            run.start_date.astimezone(UTC).isoformat(timespec="microseconds") if run.start_date else "",
+            # In a run that was cleared, a task instance that was deleted is made anew as a first try.
+            ti.try_number == 1 and not run.clear_number,
+        )
+
+    @property
+    def task(self) -> Task:
+        """The task instance, which its tries have in common."""
+        return self[:4]
+
+    def check_newest(self, run_started_at: str, try_number: int) -> None:
+        """Check that another attempt of the task instance has not begun after this one.
+
+        :param run_started_at: of that attempt, as ``try_number``. A task instance that was deleted, and made anew in a
+            run that was started again, counts its tries from 1.
+        :raises StaleTry: it has.
+        """
+        if (run_started_at, try_number) > (self.run_started_at, self.try_number):
+            raise StaleTry(
+                f"Try {try_number} of this task has begun, in its run of {run_started_at}: this is try "
+                f"{self.try_number}, which does nothing more, and sends nothing. If it is the newest, the schedulers' "
+                f"clocks differ, or the task instance was created again: clear the task until its try is {try_number}"
+            )
 
 
 class Attempt:
@@ -27,11 +89,11 @@ class Attempt:
     :param conn_id: the Airflow connection.
     :param claim: of the process that was deferred, which this one continues; 0 if it was not.
     :ivar by: the attempt, as a row compares it with others.
-    :raises TaskInLoop: the task is in a loop.
+    :raises InvalidDelivery: the task is in a loop.
     """
 
     def __init__(self, context: Context, conn_id: str, claim: int = 0) -> None:
-        refuse_loop(context)
+        _refuse_loop(context)
         self._context, self.conn_id, self.claim, self.by = context, conn_id, claim, TaskTry.of(context)
         self.max_tries, self.clear_number = read_clears(context)
 
@@ -44,6 +106,11 @@ class Attempt:
     def asked(self) -> tuple[str, str, int]:
         """What a clear changes, and a retry does not: task instance, start of the run, and ``max_tries``."""
         return self.name, self.by.run_started_at, self.max_tries
+
+    @property
+    def asked_since_clear(self) -> tuple[str, str, int, int]:
+        """What a clear of this or another task of the run changes, and a retry does not."""
+        return (*self.asked, self.clear_number)
 
     @property
     def has_retries(self) -> bool:
@@ -61,22 +128,94 @@ class Attempt:
 
         A list that a task is mapped over may change its order; a task that was renamed may have delivered before.
         """
-        return self.by.map_index >= 0 or bool(self.clear_number) or has_removed_tasks(self._context)
+        return self.by.map_index >= 0 or bool(self.clear_number) or _has_removed_tasks(self._context)
 
     def check_still_running(self) -> None:
         """Check with Airflow that this attempt should still run: a process can outlive the failure of its attempt.
 
         :raises TaskNotRunning: it should not.
         """
-        if (state := find_state(self._context, *self.by.task)) != "running":
+        if (state := self.state_of(self.name)) != "running":
             raise TaskNotRunning(
                 f"Airflow has given this try up (the task is {state or 'not known to it'}): nothing is sent"
             )
 
-    def is_at_work(self, name: str) -> bool:
-        """Return whether Airflow runs another task instance, or is going to."""
-        return find_state(self._context, *task_of(name)) not in FINISHED
+    def is_at_work(self, name: str, *, has_handed_on: bool = False) -> bool:
+        """Return whether Airflow runs another task instance, or is going to.
+
+        :param has_handed_on: its draft is complete, and not sent: if it succeeded, others of its run are at work on it.
+        """
+        state = self.state_of(name)
+        if has_handed_on and state == "success":
+            dag_id, run_id, *_ = task_of(name)
+            return self._context["ti"].get_dagrun_state(dag_id, run_id) in ("queued", "running")
+        return state not in FINISHED
 
     def state_of(self, name: str) -> str | None:
-        """Return the state of another task instance; None if it has none."""
+        """Return the state of a task instance; None if it has none."""
         return find_state(self._context, *task_of(name))
+
+
+def find_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
+    """Return the state of a task instance; None if it has none, or Airflow does not know it."""
+    index = map_index if map_index >= 0 else None
+    states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
+    found = states.get(run_id, {}).get(task_id if index is None else f"{task_id}_{index}")
+    return None if found is None else str(found)
+
+
+def read_clears(context: Context) -> tuple[int, int]:
+    """Return the task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one, a retry neither.
+
+    A clear sets ``max_tries`` to the tries so far plus the retries, which may equal the old value; ``clear_number``
+    changes then too. A clear of another task in the run also changes ``clear_number``.
+    """
+    return int(context["ti"].max_tries), int(context["dag_run"].clear_number or 0)
+
+
+def _has_removed_tasks(context: Context) -> bool:
+    """Return whether the run has a task that its DAG no longer has."""
+    ti, task_ids = context["ti"], list(context["dag"].task_ids)
+    parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
+
+    def count(task_ids: list[str] | None = None) -> int:
+        return int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=task_ids))
+
+    def are_fewer() -> bool:
+        return sum(map(count, parts)) < count()
+
+    return are_fewer() and are_fewer()  # twice, as the scheduler may expand a mapped task between two counts
+
+
+def _refuse_loop(context: Context) -> None:
+    """Refuse a delivery in a task loop, which Airflow has from 3.4 on: iterations have the ids of a task instance.
+
+    :raises InvalidDelivery: nothing was created.
+    """
+    ti: Any = context["ti"]
+    group = getattr(ti.task, "task_group", None)
+    while group is not None and not hasattr(group, "max_iterations"):
+        group = group.parent_group
+    if group is not None or "loop" in context:
+        raise InvalidDelivery(
+            f"Task '{ti.task_id}' is in a loop, whose iterations could be taken for one another. Nothing was created. "
+            "Deliver in a mapped task behind the loop: deliver.expand(files=<what the iterations return>)"
+        )
+
+
+def task_name(task: Task) -> str:
+    """Return what identifies a task instance in a row."""
+    return json.dumps(task)
+
+
+def task_of(name: str) -> Task:
+    """Return the task instance of a name."""
+    dag_id, run_id, task_id, map_index = json.loads(name)
+    return dag_id, run_id, task_id, map_index
+
+
+def describe(name: str) -> str:
+    """Return a task instance in words."""
+    dag_id, run_id, task_id, map_index = task_of(name)
+    index = f" (index {map_index})" if map_index >= 0 else ""
+    return f"task {task_id}{index} of run {run_id} of {dag_id}"

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
-from outbound_transfer.client.errors import MalformedResponse, WrongTransfer
-from outbound_transfer.client.models import has_exactly_files, identity_of
-from outbound_transfer.delivery.digests import matches
-from outbound_transfer.files.attached import describe_differences
-
-if TYPE_CHECKING:
-    from outbound_transfer.client.errors import OutboundTransferError
-    from outbound_transfer.client.models import Transfer
-    from outbound_transfer.delivery.row import Memory
-    from outbound_transfer.files.attached import Held
-    from outbound_transfer.files.sources import Source
+from outbound_transfer.client.errors import AlreadyDelivered, MalformedResponse, OutboundTransferError, WrongTransfer
+from outbound_transfer.client.models import Transfer, identity_of
+from outbound_transfer.delivery.attempt import Attempt
+from outbound_transfer.delivery.row import Entry, Memory, Row, matches
+from outbound_transfer.files.attached import Held, describe_differences
+from outbound_transfer.files.sources import Source
 
 #: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
-FindSources: TypeAlias = Callable[..., Sequence["Source"]]
+FindSources: TypeAlias = Callable[..., Sequence[Source]]
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +30,16 @@ def check_sent(memory: Memory, transfer: Transfer) -> None:
 
     :raises WrongTransfer: its id, subject, recipients or files differ.
     """
-    files = {name: held.size for name, held in memory.held.items()}
+    files = sorted((name, held.size) for name, held in memory.held.items())
     if not is_of(memory, transfer):
         wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
-    elif files and transfer.files is not None and not has_exactly_files(transfer, files):
+    elif files and transfer.files is not None and files != sorted((file.name, file.size) for file in transfer.files):
         wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
     else:
         return
     raise WrongTransfer(
-        f"Transfer {memory.transfer_id} was sent, but {wrong}, and {sorted(files) or 'another'} was meant. Check the "
-        "service's web application, where it can be canceled."
+        f"Transfer {memory.transfer_id} was sent, but {wrong}, and {sorted(memory.held) or 'another'} was meant. "
+        "Check the service's web application, where it can be canceled."
     )
 
 
@@ -55,6 +50,37 @@ def require_file_list(transfer: Transfer) -> None:
     """
     if transfer.is_draft and transfer.files is None:
         raise MalformedResponse(f"get: the response does not say which files draft {transfer.id} holds")
+
+
+def is_comparable(memory: Memory, entries: Collection[Entry]) -> bool:
+    """Return whether the files of a sent transfer are known, so that they can be compared with those of now.
+
+    :raises AlreadyDelivered: it was sent before these entries were closed.
+    """
+    if memory.is_erased:
+        log.warning("What transfer %s was sent with was erased, and is not compared", memory.transfer_id)
+        return False
+    if not entries or any(entry.is_open for entry in entries):
+        raise AlreadyDelivered(
+            f"Somebody else sent transfer {memory.transfer_id} before this task had attached its files. Some may be "
+            "missing. Nothing is sent. To deliver them, trigger a new DAG run."
+        )
+    return True
+
+
+def require_no_twin(attempt: Attempt, row: Row) -> None:
+    """Check that no other task or index of the run sends the same, where there may be one.
+
+    :raises AlreadyDelivered: one does, or has.
+    """
+    if not attempt.may_have_twins or row.delivery_key:
+        return
+    if twin := row.rows.find_twin(row.key, row.memory.twin(), attempt.run_of_twins):
+        raise AlreadyDelivered(
+            f"Transfer {twin}, which another task or index of this run has sent, or is sending, has the same subject, "
+            "recipients and files. Nothing is sent. If this is another delivery, give each of them a delivery_key, or "
+            "trigger a new DAG run"
+        )
 
 
 def changed_files(held: Mapping[str, Held], find_sources: FindSources) -> str:

@@ -14,7 +14,7 @@ or ``RETURN``, or refuses. Everything here is pure; :mod:`.delivery` reads, deci
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 
 class Phase(StrEnum):
@@ -79,32 +79,29 @@ class Known(NamedTuple):
     has_filled: bool = False
 
 
-Decision: TypeAlias = Act | Refuse
-
-
 class Rule(NamedTuple):
     """A row of the table.
 
     :ivar when: the values for which it applies, by field of :class:`Known`; any other field may have any value.
     """
 
-    then: Decision
+    then: Act | Refuse
     why: str
     when: dict[str, tuple[Any, ...]]
 
 
-def _rule(then: Decision, why: str, **when: Any) -> Rule:
+def _rule(then: Act | Refuse, why: str, **when: Any) -> Rule:
     return Rule(then, why, {name: value if isinstance(value, tuple) else (value,) for name, value in when.items()})
 
 
 #: Phases in which no send of the draft has begun.
 UNSENT: Final = (Phase.DRAFT, Phase.HANDED_ON)
 
-STORED: Final = (*UNSENT, Phase.SENDING, Phase.DISCARDING)
+_STORED: Final = (*UNSENT, Phase.SENDING, Phase.DISCARDING)
 
 #: The first rule that applies decides.
 RULES: Final = (
-    _rule(Act.READ, "the service knows what became of it", phase=STORED, seen=Seen.NOTHING_YET),
+    _rule(Act.READ, "the service knows what became of it", phase=_STORED, seen=Seen.NOTHING_YET),
     _rule(Act.FORGET, "nobody has begun to send it", phase=UNSENT, seen=(Seen.GONE, Seen.ELSEWHERE)),
     _rule(Act.FORGET, "it was deleted as a draft", phase=Phase.DISCARDING, seen=Seen.GONE),
     _rule(Refuse.OTHER_INPUT, "something else was delivered", seen=Seen.SENT, other_input=True),
@@ -117,7 +114,7 @@ RULES: Final = (
 )
 
 
-def decide(known: Known) -> Decision:
+def decide(known: Known) -> Act | Refuse:
     """Return what the first rule that applies says."""
     return next(
         rule.then for rule in RULES if all(getattr(known, name) in values for name, values in rule.when.items())

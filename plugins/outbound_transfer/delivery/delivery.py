@@ -13,35 +13,27 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from outbound_transfer.client.errors import AlreadyDelivered, WrongTransfer
-from outbound_transfer.client.models import Discarded, identity_of
-from outbound_transfer.client.wording import pluralize
-from outbound_transfer.delivery.check import FindSources, changed_files, check_sent, is_of
+from outbound_transfer.client.client import Client
+from outbound_transfer.client.errors import AlreadyDelivered, InvalidState, NotFound, WrongTransfer
+from outbound_transfer.client.models import Transfer, identity_of
+from outbound_transfer.client.new_transfer import NewTransfer
+from outbound_transfer.delivery.attempt import Attempt
+from outbound_transfer.delivery.check import FindSources, changed_files, check_sent, is_comparable, is_of
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
-from outbound_transfer.delivery.digests import digest, hash_of, matches
 from outbound_transfer.delivery.draft import Filling
-from outbound_transfer.delivery.row import Memory, Row
-from outbound_transfer.delivery.sending import Sending
+from outbound_transfer.delivery.row import Memory, Row, digest, hash_of, matches
+from outbound_transfer.delivery.sending import DraftOutdated, Sending
 from outbound_transfer.delivery.shown import show
-
-if TYPE_CHECKING:
-    from outbound_transfer.client.client import Client
-    from outbound_transfer.client.models import Transfer
-    from outbound_transfer.client.new_transfer import NewTransfer
-    from outbound_transfer.delivery.attempt import Attempt
-    from outbound_transfer.files.sources import Source
+from outbound_transfer.files.sources import Source
+from outbound_transfer.wording import pluralize
 
 log = logging.getLogger(__name__)
-
-
-class DraftOutdated(Exception):
-    """Control flow, not an error: the draft was deleted, as what it was made from changed right before its send."""
 
 
 @dataclass
@@ -51,13 +43,15 @@ class Order:
     :ivar find_sources: finds the files; takes a list for the errors of those that are gone if they are only compared
         with what was sent. By default, other tasks attach them.
     :ivar is_outdated: called right before each attempt at the send: whether to make another draft.
-    :ivar chosen: to whom of the recipients of another transfer; see :class:`.RedeliverFilesOperator`.
+    :ivar sends: whether this task sends the draft that it has filled, and leaves it to no other.
+    :ivar chosen: digests of those addresses of another transfer; see :class:`.RedeliverFilesOperator`.
     """
 
     new: NewTransfer
     find_sources: FindSources = tuple
     is_outdated: Callable[[], bool] = bool
-    chosen: tuple[str, list[int]] | None = None
+    sends: bool = True
+    chosen: Sequence[str] = ()
 
     def digests(self, salt: str) -> dict[str, str]:
         """Return a short digest of each argument that a draft is made from; none of phones and the answer."""
@@ -77,7 +71,6 @@ class Delivery:
     def __init__(self, client: Client, row: Row, attempt: Attempt) -> None:
         self.client, self.row, self.attempt = client, row, attempt
         self.transfer: Transfer | None = None
-        self._is_anothers = False
         self._sources: Sequence[Source] = ()
 
     @property
@@ -96,7 +89,7 @@ class Delivery:
         return self.transfer
 
     def deliver(self, order: Order, max_parallel: int, on_draft: Callable[[], object] = lambda: None) -> Transfer:
-        """Create, fill and send a draft, or return the transfer that was sent.
+        """Create, fill and send a draft, or return the transfer that was sent; or the draft if another task sends it.
 
         :param on_draft: called once the draft or the sent transfer is known.
         :raises AlreadyDelivered: something else was sent, or may have been.
@@ -111,13 +104,12 @@ class Delivery:
             filling = Filling(self.client, self.row, self.memory.transfer_id)
             filling.fill(self._sources, {}, max_parallel)
             self.transfer = fresh = msgspec.structs.replace(self.known(), files=tuple(filling.records()))
-
-        def check() -> None:
+        try:
+            if order.sends:
+                return self.send(fresh, order.is_outdated)
             if order.is_outdated():
                 raise DraftOutdated
-
-        try:
-            return self.send(fresh, check)
+            return self.known()
         except DraftOutdated:
             if self.settle(seen=Seen.DRAFT) is not Act.RETURN:
                 raise
@@ -128,7 +120,9 @@ class Delivery:
 
         :raises AlreadyDelivered: something else was sent, or may have been.
         """
-        act = self.settle(self._differences(order), has_filled=bool(self.attempt.claim))
+        before, now = self.memory.input, order.digests(self.memory.salt)
+        differences = ", ".join(sorted(name for name in before if before[name] != now.get(name)))
+        act = self.settle(differences, has_filled=bool(self.attempt.claim))
         if act is Act.CREATE:
             self._create(order)
         return act
@@ -163,7 +157,6 @@ class Delivery:
             return Seen.ELSEWHERE
         transfer = self.client.find_transfer(memory.transfer_id)
         if transfer is None or not is_of(memory, transfer):
-            self._is_anothers = transfer is not None
             return Seen.GONE if matches(memory.key_check, settings.transfer_api_key) else Seen.ELSEWHERE
         self.transfer = transfer
         if transfer.is_draft:
@@ -186,26 +179,20 @@ class Delivery:
             )
         return seen
 
-    def send(self, draft: Transfer | None = None, check: Callable[[], object] = lambda: None) -> Transfer:
+    def send(self, draft: Transfer | None = None, is_outdated: Callable[[], bool] = bool) -> Transfer:
         """Send the draft; see :class:`.Sending`."""
-        self.transfer = transfer = Sending(self, draft, check).send()
+        self.transfer = transfer = Sending(self, draft, is_outdated).send()
         self._show(transfer)
         log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
         return transfer
 
-    def discard(self) -> Discarded:
-        """Delete the draft, if it still is one.
+    def discard(self) -> bool:
+        """Delete the draft; return False if it was sent.
 
         :raises AlreadyDelivered: it may have been sent, and the service does not show it any more.
-        :raises WrongTransfer: it may be there under another API key; or another transfer has its id.
+        :raises WrongTransfer: it may be there under another API key.
         """
-        seen = self.look_here()
-        if self._is_anothers:
-            raise WrongTransfer(
-                f"Under the id {self.memory.transfer_id} is another transfer now, to other recipients or with another "
-                "subject. Nothing is done with it."
-            )
-        return Discarded.SENT if self.settle(seen=seen) is Act.RETURN else Discarded.REMOVED
+        return self.settle(seen=self.look_here()) is not Act.RETURN
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:
@@ -249,14 +236,17 @@ class Delivery:
     def _delete(self) -> None:
         """Delete what this attempt has read as a draft, or has made."""
         transfer_id = self.row.save(phase=Phase.DISCARDING).transfer_id
-        if self.client.discard_transfer(transfer_id) is Discarded.SENT:
+        try:
+            with suppress(NotFound):
+                self.client.discard_transfer(transfer_id)
+        except InvalidState:
             self.row.save(phase=Phase.SENDING)
         else:
             self.row.save(Memory.emptied)
             log.info("Discarded draft %s", transfer_id)
 
     def _show(self, transfer: Transfer) -> None:
-        show(self.row.rows, self.client.settings.account, self.attempt.conn_id, transfer)
+        show(self.attempt.conn_id, lambda: self.client.settings.account, {transfer.id: transfer}, self.row.rows)
 
     def _check_returned(self, order: Order) -> None:
         """Check that a transfer is what was meant to be sent; after a clear, that its files are still those to deliver.
@@ -265,23 +255,11 @@ class Delivery:
         """
         memory, transfer = self.memory, self.known()
         check_sent(memory, transfer)
-        if memory.is_erased:
-            log.warning("What transfer %s was sent with was erased, and is not compared", transfer.id)
-            return
-        if not memory.entries or memory.files() is None:
-            raise AlreadyDelivered(
-                f"Somebody else sent transfer {transfer.id} before this task had attached its files. Some may be "
-                "missing. Nothing is sent. To deliver them, trigger a new DAG run."
-            )
         # Another task that takes over a delivery key asks anew, as a clear does, and a run that is made again.
-        if memory.asked != self.attempt.asked and (changes := changed_files(memory.held, order.find_sources)):
+        is_asked_anew = is_comparable(memory, memory.entries.values()) and memory.asked != self.attempt.asked
+        if is_asked_anew and (changes := changed_files(memory.held, order.find_sources)):
             raise self._refusal(Refuse.OTHER_INPUT, changes)
         log.info("Transfer %s (%s) was sent by an earlier attempt", transfer.id, transfer.status)
-
-    def _differences(self, order: Order) -> str:
-        """Return the arguments that differ from those that the draft was made from."""
-        before, now = self.memory.input, order.digests(self.memory.salt)
-        return ", ".join(sorted(name for name in before if before[name] != now.get(name)))
 
     def _refusal(self, reason: Refuse, differences: str) -> AlreadyDelivered:
         key = self.row.delivery_key

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from outbound_transfer.airflow_compat.run_state import find_state
 from outbound_transfer.client.errors import DraftInUse, WrongTransfer
-from outbound_transfer.delivery.attempt import FINISHED
+from outbound_transfer.delivery.attempt import FINISHED, describe, find_state, task_of
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.place import open_rows
-from outbound_transfer.delivery.row import Memory, Row, describe, task_of
-
-if TYPE_CHECKING:
-    from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.delivery.row import Memory, Row
+from outbound_transfer.store.deliveries import Deliveries
 
 #: Returns the state of a task instance: Dag, run, task and map index.
 FindState = Callable[[str, str, str, int], str | None]
@@ -53,9 +49,9 @@ def forget(rows: Deliveries, transfer_id: str, state_of: FindState, by: str) -> 
     def emptied(memory: Memory) -> Memory:
         if not is_sent(memory):  # it was emptied, and the answer was lost
             return memory
-        tasks = filter(None, {memory.owner, memory.asked[0], *memory.tries, *memory.entries})
-        if at_work := [describe(each) for each in tasks if state_of(*task_of(each)) not in FINISHED]:
-            raise DraftInUse(f"The {at_work[0]} is at work on transfer {transfer_id}: wait until it has ended")
+        for task in filter(None, {memory.owner, memory.asked[0], *memory.tries, *memory.entries}):
+            if state_of(*task_of(task)) not in FINISHED:
+                raise DraftInUse(f"The {describe(task)} is at work on transfer {transfer_id}: wait until it has ended")
         return memory.emptied()
 
     def copy(memory: Memory) -> Memory | None:

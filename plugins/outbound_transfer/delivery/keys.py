@@ -7,21 +7,16 @@ refused and retried, so that two do not take turns; an owner presumed dead by mi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from outbound_transfer.client.client import Client
 from outbound_transfer.client.errors import AlreadyDelivered
-from outbound_transfer.client.models import check_delivery_key
+from outbound_transfer.delivery.attempt import Attempt, describe
 from outbound_transfer.delivery.decision import Act, Phase
 from outbound_transfer.delivery.delivery import Delivery
-from outbound_transfer.delivery.row import Memory, Row, describe
+from outbound_transfer.delivery.row import Memory, Row
 from outbound_transfer.observability import metrics
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.errors import DeliveryKeyInUse
-
-if TYPE_CHECKING:
-    from outbound_transfer.client.client import Client
-    from outbound_transfer.delivery.attempt import Attempt
-    from outbound_transfer.store.deliveries import Deliveries
-
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +33,7 @@ def begin_delivery(client: Client, rows: Deliveries, attempt: Attempt, delivery_
     """
     own = row = Row.of_task(rows, attempt.by.task)
     if delivery_key is not None:
-        row = Row.of_delivery_key(rows, client.settings.account, check_delivery_key(delivery_key))
+        row = Row.of_delivery_key(rows, client.settings.account, delivery_key)
     if attempt.claim:  # only the row that is delivered from was deferred with
         row.resume(attempt.claim)
         return Delivery(client, row, attempt)
@@ -81,7 +76,8 @@ def _claim(client: Client, row: Row, attempt: Attempt) -> None:
     """
 
     def require_free(memory: Memory) -> None:
-        if memory.owner not in ("", attempt.name) and attempt.is_at_work(memory.owner):
+        handed_on = memory.phase is Phase.HANDED_ON
+        if memory.owner not in ("", attempt.name) and attempt.is_at_work(memory.owner, has_handed_on=handed_on):
             key = repr(row.delivery_key) if row.delivery_key else "that this task had before"
             raise DeliveryKeyInUse(
                 f"The {describe(memory.owner)} delivers under the delivery key {key}. Nothing is sent; a retry returns "

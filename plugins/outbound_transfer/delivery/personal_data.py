@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -12,11 +12,9 @@ import sqlalchemy as sa
 from outbound_transfer.client.models import DRAFT
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Memory
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.personal_data import ERASED, AddressSearch, erase_list
 from outbound_transfer.store.persons import PersonalData
-
-if TYPE_CHECKING:
-    from outbound_transfer.store.deliveries import Deliveries
 
 TABLE = "deliveries"
 
@@ -30,7 +28,6 @@ class DeliveriesPersonalData(PersonalData):
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries, self.location = deliveries, deliveries.name
-        self.unfinished: list[str] = []
 
     def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
         rows = self._find(search) if self._deliveries.is_made() else []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from outbound_transfer.airflow_compat.connections import with_parsed_extra
 from outbound_transfer.store.config import SqliteFileHook, deliveries_conn_id, find_local_file, table_naming
+from outbound_transfer.store.connection import find_connection, sql_hook
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.errors import NoDeliveriesTable
-
-if TYPE_CHECKING:
-    from outbound_transfer.store.deliveries import Deliveries
-    from outbound_transfer.store.engine import HookLike
 
 
 class DeliveriesPlace(NamedTuple):
@@ -33,29 +32,24 @@ class DeliveriesPlace(NamedTuple):
         :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
         :raises UnsupportedDatabase: its database stores no deliveries.
         """
-        # These import SQLAlchemy, which a Dag file that only names an operator does not need.
-        from outbound_transfer.airflow_compat.connections import with_parsed_extra
-        from outbound_transfer.store.connection import find_connection, sql_hook
-        from outbound_transfer.store.deliveries import Deliveries
-
         names = table_naming()
         if self.file:
             return Deliveries(SqliteFileHook(self.file), prefix=names["prefix"], name=str(self), **limits)
-        hook: HookLike = sql_hook(with_parsed_extra(find_connection(self.conn_id)))  # any thread may use it
-        return Deliveries(hook, prefix=names["prefix"], schema=names["schema"], name=str(self), **limits)
+        hook = sql_hook(with_parsed_extra(find_connection(self.conn_id)))  # any thread may use it
+        return Deliveries(hook, **names, name=str(self), **limits)
 
 
 def find_deliveries() -> DeliveriesPlace | None:
-    """Return where the table of deliveries is: the connection, or the local file; None if there is neither."""
+    """Return where the table of deliveries is; None if nothing is configured, and Airflow may run on many machines."""
     conn_id = deliveries_conn_id()
     file = None if conn_id else find_local_file()
     return DeliveriesPlace(conn_id, file) if conn_id or file else None
 
 
 def require_deliveries() -> DeliveriesPlace:
-    """Return where the table of deliveries is.
+    """Return where the table of deliveries is, as :func:`find_deliveries` does.
 
-    :raises NoDeliveriesTable: nothing is configured, and Airflow may run on several machines.
+    :raises NoDeliveriesTable: there is no place for it.
     """
     if place := find_deliveries():
         return place

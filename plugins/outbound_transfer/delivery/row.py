@@ -7,38 +7,33 @@ of the draft, so none begins a send.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeAlias
 
 import msgspec
+from airflow.sdk import Context
 from msgspec.structs import replace
 
-from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
-from outbound_transfer.client.errors import DraftChanged, OutboundTransferError, WrongTransfer
+from outbound_transfer.client.errors import DraftChanged, WrongTransfer
+from outbound_transfer.delivery.attempt import StaleTry, Task, TaskTry, read_clears, task_name, task_of
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.digests import hash_of
+from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.files.attached import Held
-from outbound_transfer.store.rows import Kept, Stored
-
-if TYPE_CHECKING:
-    from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.store.errors import DeliveriesUnavailable
+from outbound_transfer.store.rows import ASKED, Kept, Stored
 
 #: Task instances whose newest attempt a row keeps. Tasks of any run may claim the row of a delivery key.
 _MAX_CLAIMANTS: Final = 20
 
 AGAIN: Final = "Nothing is sent. Clear the task that creates the draft, and all tasks after it."
 
-
 #: Returns what to keep of a memory that is to be changed.
 Keep: TypeAlias = Callable[["Memory"], "Memory | None"]
-
-
-class UnreadableDelivery(OutboundTransferError):
-    """The row of a delivery was written by another version, or by somebody else. Nothing is sent.
-
-    What to do: run one version of the provider. Retried.
-    """
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -52,6 +47,28 @@ class Entry(msgspec.Struct, frozen=True):
     claim: int = 0
     is_open: bool = True
     files: dict[str, Held | None] = {}
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """Whether a person approves what the draft holds.
+
+    :ivar asked: since when the task asks; see :attr:`.Attempt.asked_since_clear`. Without it, nobody is asked now.
+    :ivar state: approved or rejected; "" before there is an answer.
+    :ivar shown: stands for the files that the answer is about; see :meth:`Memory.shown`.
+    :ivar by: name of the Airflow user who answered.
+    :ivar at: when, ISO 8601.
+    """
+
+    asked: tuple[str, str, int, int] = ("", "", 0, 0)
+    state: str = ""
+    shown: str = ""
+    by: str = ""
+    at: str = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a task asks a person now."""
+        return bool(self.asked[0]) and not self.state
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,9 +86,10 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar key: of the row of this task's delivery key; "" if it delivers without one.
     :ivar security: the option of the draft, which the service does not return.
     :ivar is_rehearsal: the draft is, or was, never sent, wherever the connection leads by then.
-    :ivar chosen: to whom a transfer is delivered again; see :class:`.RedeliverFilesOperator`.
+    :ivar chosen: digests of the addresses to which a transfer is delivered again; see :class:`.RedeliverFilesOperator`.
+    :ivar approval: without one, nobody need approve what is sent.
     :ivar entries: by task instance; "" if the task that makes the draft attaches its files.
-    :ivar notes: other values of the task.
+    :ivar wait: the deadline of the task's wait for pickup, and what a clear changes; see :func:`.keep_deadline`.
     """
 
     claim: int = 0
@@ -89,15 +107,18 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
     security: str = ""
     is_rehearsal: bool = False
-    chosen: tuple[str, list[int]] | None = None
+    chosen: Sequence[str] = ()
+    approval: Approval | None = None
     entries: dict[str, Entry] = {}
-    notes: dict[str, Any] = {}
+    wait: tuple[str, str] = ("", "")
 
     def emptied(self) -> Memory:
-        """Return it without its draft. Whoever has filled that must do so again: their entries stay, open and empty."""
+        """Return it without its draft. Who has filled or approved that must do so again: their entries stay, empty."""
+        kept = {
+            each: getattr(self, each) for each in ("claim", "owner", "tries", "key", "is_rehearsal", "chosen", "wait")
+        }
         entries = {who: Entry(entry.claim) for who, entry in self.entries.items() if who}
-        kept = Memory(self.claim, self.owner, self.tries, key=self.key, entries=entries, notes=self.notes)
-        return replace(kept, is_rehearsal=self.is_rehearsal)
+        return Memory(**kept, approval=self.approval and Approval(), entries=entries)
 
     def erased(self) -> Memory:
         """Return it without digests and files, after which a sent transfer can no longer be compared.
@@ -105,7 +126,9 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
         The twin digest stays: testing an address against it also takes the subject and the files' bytes.
         """
         entries = {who: replace(entry, files={}) for who, entry in self.entries.items()}
-        return replace(self, salt="", input={}, identity="", item=self.twin(), chosen=None, entries=entries)
+        approval = self.approval and replace(self.approval, by="")
+        erased = replace(self, salt="", input={}, identity="", item=self.twin(), chosen=(), entries=entries)
+        return replace(erased, approval=approval)
 
     @property
     def is_erased(self) -> bool:
@@ -123,6 +146,15 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
             return None
         return {name: held.id for name, held in self.held.items()}
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a person is asked now to approve the draft."""
+        return bool(self.phase is Phase.HANDED_ON and self.approval and self.approval.is_waiting)
+
+    def shown(self) -> str:
+        """Return twelve digits that stand for the files of the draft, by their names and ids."""
+        return hash_of(self.transfer_id, self.files())[:12]
+
     def twin(self) -> str:
         """Return what a twin has in common with it: run, subject, addresses, and names and bytes of the files."""
         if self.is_erased:
@@ -133,7 +165,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
 class Row:
     """The row of one delivery, as one attempt reads and writes it.
 
-    :param key: identifies the delivery: its task instance, or its delivery key.
+    :param key: identifies the delivery: a digest of its task instance, or of its delivery key.
     :param delivery_key: "" if the task instance identifies it.
     :ivar memory: as it was last read or written here.
     :ivar claim_number: the claim of this attempt, for a process that continues it after a deferral; 0 if it has none.
@@ -144,7 +176,7 @@ class Row:
         self.memory, self.claim_number = Memory(), 0
 
     @classmethod
-    def of_task(cls, rows: Deliveries, task: tuple[str, str, str, int]) -> Row:
+    def of_task(cls, rows: Deliveries, task: Task) -> Row:
         """Return the row of a task instance."""
         return cls(rows, hash_of("task", *task))
 
@@ -156,13 +188,15 @@ class Row:
     def read(self) -> tuple[int, Memory]:
         """Return the version and the memory; 0 and an empty one if there is no row.
 
-        :raises UnreadableDelivery: it is not as this version writes it.
+        :raises DeliveriesUnavailable: it is not as this version writes it.
         """
         version, text = self.rows.read(self.key)
         try:
             self.memory = msgspec.json.decode(text, type=Memory) if version else Memory()
         except msgspec.MsgspecError as error:
-            raise UnreadableDelivery(f"The row of this delivery cannot be read: {error}") from None
+            raise DeliveriesUnavailable(
+                f"The row of this delivery cannot be read: {error}. Nothing is sent. Run one version of the provider"
+            ) from None
         return version, self.memory
 
     def put(self, version: int, memory: Memory, kept: Memory | None = None, error: str = "") -> bool:
@@ -177,13 +211,13 @@ class Row:
 
     def _stored(self, memory: Memory, twin: str) -> Stored:
         started, try_number = memory.tries.get(memory.owner, ("", 0))
-        # The page shows the row of the delivery key instead, and no row that has notes alone.
+        # The page shows the row of the delivery key instead, and no row that has a deadline alone.
         task = ("", "", "", -1) if memory.key or not memory.owner else task_of(memory.owner)
         return Stored(
             bool(self.delivery_key),
             memory.account,
             memory.transfer_id,
-            memory.phase.value,
+            ASKED if memory.is_asked else memory.phase.value,
             twin,
             started,
             msgspec.json.encode(memory).decode(),
@@ -236,10 +270,7 @@ class Row:
         self.check_own(self.read()[1])
 
     def check_own(self, memory: Memory) -> None:
-        """Check that no other attempt has claimed the row.
-
-        :raises StaleTry: one has.
-        """
+        """:raises StaleTry: another attempt has claimed the row."""
         if memory.claim != self.claim_number:
             raise StaleTry(
                 "Another attempt of this delivery has begun, or its row was deleted: this one stops, and sends nothing"
@@ -286,7 +317,7 @@ def require_row(rows: Deliveries, account: str, transfer_id: str) -> Row:
     )
 
 
-def read_memory(rows: Deliveries, task: tuple[str, str, str, int]) -> Memory:
+def read_memory(rows: Deliveries, task: Task) -> Memory:
     """Return what the delivery of a task instance remembers, under its delivery key if it has one."""
     memory = Row.of_task(rows, task).read()[1]
     return Row(rows, memory.key).read()[1] if memory.key else memory
@@ -301,19 +332,30 @@ def require_draft(memory: Memory, transfer_id: str, *phases: Phase) -> None:
         raise DraftChanged(f"Draft {transfer_id} was replaced or deleted, or is being filled or deleted. {AGAIN}")
 
 
-def task_name(task: tuple[str, str, str, int]) -> str:
-    """Return what identifies a task instance in a row."""
-    return json.dumps(task)
+def keep_deadline(context: Context, deadline: datetime) -> datetime:
+    """Store when the task's wait times out; return what an earlier attempt has stored, unless a clear came between."""
+    by = TaskTry.of(context)
+    row, cleared = Row.of_task(open_rows(), by.task), f"{by.run_started_at} {read_clears(context)}"
+    stored, then = row.read()[1].wait
+    if then == cleared:
+        return datetime.fromisoformat(stored)
+    row.change(lambda memory: replace(memory, wait=(deadline.isoformat(), cleared)))
+    return deadline
 
 
-def task_of(name: str) -> tuple[str, str, str, int]:
-    """Return the task instance of a name."""
-    dag_id, run_id, task_id, map_index = json.loads(name)
-    return dag_id, run_id, task_id, map_index
+def hash_of(*parts: Any) -> str:
+    """Return the SHA-256 of anything that JSON can represent, in hexadecimal."""
+    # The standard library's JSON escapes invalid Unicode, such as a file name in another encoding.
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def describe(name: str) -> str:
-    """Return a task instance in words."""
-    dag_id, run_id, task_id, map_index = task_of(name)
-    index = f" (index {map_index})" if map_index >= 0 else ""
-    return f"task {task_id}{index} of run {run_id} of {dag_id}"
+def digest(value: Any) -> str:
+    """Return a digest with a salt of its own. Not for short secrets: they could be guessed from it."""
+    salt = secrets.token_hex(8)
+    return f"{salt}${hash_of(salt, value)}"
+
+
+def matches(stored: str, value: Any) -> bool:
+    """Return whether ``stored`` is the :func:`digest` of a value."""
+    salt, _, found = stored.partition("$")
+    return found == hash_of(salt, value)

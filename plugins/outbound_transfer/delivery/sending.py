@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from outbound_transfer.client.errors import AlreadyDelivered, CallError, DraftChanged, DraftInUse, Rehearsed
-from outbound_transfer.delivery.attempt import LEFT_OUT
-from outbound_transfer.delivery.check import check_sent, require_file_list
+from outbound_transfer.client.models import Transfer
+from outbound_transfer.delivery.approve import require_approved
+from outbound_transfer.delivery.attempt import LEFT_OUT, describe
+from outbound_transfer.delivery.check import check_sent, require_file_list, require_no_twin
 from outbound_transfer.delivery.decision import Phase, Seen
-from outbound_transfer.delivery.row import AGAIN, Memory, describe, require_draft
+from outbound_transfer.delivery.row import AGAIN, Memory, require_draft
 from outbound_transfer.observability import metrics
 
 if TYPE_CHECKING:
-    from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery
 
 log = logging.getLogger(__name__)
@@ -27,15 +28,19 @@ def send_in_doubt_warning(transfer_id: str) -> str:
     return f"Transfer {transfer_id} may nevertheless have been sent; the next attempt checks before it sends."
 
 
+class DraftOutdated(Exception):
+    """Control flow, not an error: what the draft was made from has changed right before its send."""
+
+
 class Sending:
     """The attempts of one process to send a draft, whose row it has claimed. The service sends it once.
 
     :param draft: as this process has just filled it, so that the first attempt need not read it; None to read it.
-    :param check: called before each attempt, once the draft was read.
+    :param is_outdated: called before each attempt, once the draft was read: whether to make another draft.
     """
 
-    def __init__(self, delivery: Delivery, draft: Transfer | None, check: Callable[[], object]) -> None:
-        self._delivery, self._row, self._draft, self._check = delivery, delivery.row, draft, check
+    def __init__(self, delivery: Delivery, draft: Transfer | None, is_outdated: Callable[[], bool]) -> None:
+        self._delivery, self._row, self._draft, self._is_outdated = delivery, delivery.row, draft, is_outdated
         self._transfer_id = delivery.memory.transfer_id
         self._is_in_doubt = delivery.memory.phase is Phase.SENDING
         self._has_sent = False
@@ -45,6 +50,7 @@ class Sending:
 
         :raises DraftChanged: the draft was replaced, or does not hold the files that were attached.
         :raises DraftInUse: a task that attaches files is at work.
+        :raises DraftOutdated: another draft is to be made.
         :raises AlreadyDelivered: another task of the run has sent the same; or the service does not show it any more.
         :raises Rehearsed: the connection rehearses, or did when the draft was made.
         :raises StaleTry, TaskNotRunning: another attempt decides now.
@@ -64,7 +70,6 @@ class Sending:
             transfer = self._delivery.client.send_once(self._transfer_id)
         except CallError as error:
             self._is_in_doubt |= error.in_doubt
-            error.in_doubt_warning = send_in_doubt_warning(self._transfer_id) if self._is_in_doubt else ""
             self._give_back()
             raise
         self._has_sent = True
@@ -88,10 +93,12 @@ class Sending:
             transfer = self._draft or self._read()
             if not transfer.is_draft:
                 return transfer
-            self._check()
+            if self._is_outdated():
+                raise DraftOutdated
             memory = self._without_skipped(memory)
             self._require_meant(memory, transfer)
             self._delivery.client.check_sends()
+            require_approved(memory)
             if self._row.put(version, replace(memory, phase=Phase.SENDING)):
                 self._draft = None  # the next attempt has waited
                 self._require_no_twin()
@@ -140,13 +147,8 @@ class Sending:
 
     def _require_no_twin(self) -> None:
         """After it is stored that a send begins: of two that begin at once, at least one sees the other."""
-        attempt, row = self._delivery.attempt, self._row
-        if not attempt.may_have_twins or row.delivery_key:
-            return
-        if twin := row.rows.find_twin(row.key, row.memory.twin(), attempt.run_of_twins):
+        try:
+            require_no_twin(self._delivery.attempt, self._row)
+        except AlreadyDelivered:
             self._give_back()
-            raise AlreadyDelivered(
-                f"Transfer {twin}, which another task or index of this run has sent, or is sending, has the same "
-                "subject, recipients and files. Nothing is sent. If this is another delivery, give each of them a "
-                "delivery_key, or trigger a new DAG run"
-            )
+            raise

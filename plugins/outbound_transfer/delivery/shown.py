@@ -6,20 +6,18 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.client.errors import OutboundTransferError
+from outbound_transfer.client.models import Transfer
 from outbound_transfer.delivery.place import find_rows
 from outbound_transfer.observability import metrics
 from outbound_transfer.store.config import stores_recipients
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.personal_data import ADDRESS
 from outbound_transfer.store.rows import Shown
 from outbound_transfer.store.values import parse_event_timestamp, read_event_time, storable_text
-
-if TYPE_CHECKING:
-    from outbound_transfer.client.models import Transfer
-    from outbound_transfer.store.deliveries import Deliveries
 
 #: Most characters of an error, and of a status that this version does not know.
 _MAX_ERROR: Final = 500
@@ -31,24 +29,27 @@ _ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
 log = logging.getLogger(__name__)
 
 
-def show(rows: Deliveries, account: str, conn_id: str, *transfers: Transfer) -> None:
-    """Store the status of transfers in their rows, if they have any. Never raises."""
+def show(
+    conn_id: str,
+    account: Callable[[], str],
+    transfers: Mapping[str, Transfer | None],
+    rows: Deliveries | None = None,
+) -> None:
+    """Store the status of transfers, by id, in their rows, if they have any. Never raises.
+
+    :param transfers: as they were read; None if deleted.
+    :param rows: the table, if it is open.
+    """
     with _best_effort():
-        rows.show(account, conn_id, {transfer.id: _shown(transfer) for transfer in transfers})
+        if rows := rows or find_rows():
+            shown = {transfer_id: _shown(transfer) if transfer else None for transfer_id, transfer in transfers.items()}
+            rows.show(account(), conn_id, shown)
 
 
 def show_error(rows: Deliveries, key: str, error: BaseException) -> None:
     """Store an attempt's error in its delivery's row. Never raises."""
     with _best_effort():
         rows.show_error(key, storable_text(summary(error)))
-
-
-def show_seen(account: Callable[[], str], conn_id: str, transfers: Mapping[str, Transfer | None]) -> None:
-    """Store the status of transfers that a wait or a listing has read, by id; None if deleted. Never raises."""
-    with _best_effort():
-        if rows := find_rows():
-            shown = {transfer_id: _shown(transfer) if transfer else None for transfer_id, transfer in transfers.items()}
-            rows.show(account(), conn_id, shown)
 
 
 def emit_in_doubt(conn_id: str) -> None:
@@ -60,22 +61,22 @@ def emit_in_doubt(conn_id: str) -> None:
 
 def _shown(transfer: Transfer) -> Shown:
     """Return the page's columns for a transfer. A draft has no recipients there: it may never be sent."""
-    recipients = [
-        {
-            "email": storable_text(each.email),
-            "name": storable_text(each.name or ""),
-            "picked_up_at": parse_event_timestamp(each.picked_up_at),
-        }
-        for each in (transfer.recipients if stores_recipients() and not transfer.is_draft else ())
-    ]
+    people = transfer.recipients if stores_recipients() and not transfer.is_draft else ()
     return Shown(
         status=storable_text(transfer.status)[:_MAX_STATUS],
         subject=storable_text(transfer.subject),
         recipient_count=len(transfer.recipients),
-        picked_up_count=transfer.picked_up_count,
+        picked_up_count=len(transfer.picked_up),
         sent_at=read_event_time(transfer.sent_at),
         expires_at=read_event_time(transfer.expires_at),
-        recipients=recipients,
+        recipients=[
+            {
+                "email": storable_text(each.email),
+                "name": storable_text(each.name or ""),
+                "picked_up_at": parse_event_timestamp(each.picked_up_at),
+            }
+            for each in people
+        ],
     )
 
 

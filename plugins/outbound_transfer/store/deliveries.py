@@ -14,19 +14,20 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.client.models import DRAFT
-from outbound_transfer.client.outcomes import (
+from outbound_transfer.store.engine import Database
+from outbound_transfer.store.errors import DeliveriesUnavailable, words_of
+from outbound_transfer.store.personal_data import ERASED
+from outbound_transfer.store.rows import ASKED, Kept, Shown, Stored
+from outbound_transfer.store.statuses import (
     DELETED,
     FAILED,
     IN_DOUBT,
     NO_DRAFT,
     REHEARSED,
     TERMINAL_STATUSES,
+    WAITS_FOR_APPROVAL,
     status_rank,
 )
-from outbound_transfer.store.engine import Database
-from outbound_transfer.store.errors import DeliveriesUnavailable, words_of
-from outbound_transfer.store.personal_data import ERASED
-from outbound_transfer.store.rows import Kept, Shown, Stored
 from outbound_transfer.store.types import FLAG, WHOLE, Text, Time
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def deliveries_table(prefix: str, schema: str | None = None) -> sa.Table:
         column("is_keyed", FLAG, "whether a delivery key identifies it"),
         column("account", Text(255), "where the draft was made: the site address; empty if there is none"),
         column("transfer_id", Text(255), "the draft or the sent transfer; empty if there is none"),
-        column("phase", Text(16), "empty, draft, handed_on, sending (or sent) or discarding"),
+        column("phase", Text(16), "empty, draft, handed_on, asked, sending (or sent) or discarding"),
         column("is_rehearsal", FLAG, "whether the draft is never sent, as its connection rehearses"),
         column("twin", Text(64), "the same in tasks of a run that deliver the same"),
         column("run_started", Text(40), "start of the run that has claimed it last"),
@@ -243,6 +244,7 @@ class Deliveries:
         is_unsent = columns.status.in_(["", DRAFT])
         return sa.case(
             (columns.phase == "sending", sa.case((is_unsent, IN_DOUBT), else_=columns.status)),
+            (is_unsent & (columns.phase == ASKED), WAITS_FOR_APPROVAL),
             (columns.transfer_id != "", sa.case((is_unsent, DRAFT), else_=columns.status)),
             (columns.is_rehearsal, REHEARSED),
             (columns.error != "", FAILED),
@@ -250,9 +252,9 @@ class Deliveries:
         )
 
     def newest(self) -> datetime | None:
-        """Return when a task began a delivery last; None if none has."""
+        """Return when a task wrote a delivery last; None if none has."""
         columns = self.table.c
-        query = sa.select(columns.created_at).where(columns.dag_id != "").order_by(columns.created_at.desc()).limit(1)
+        query = sa.select(sa.func.max(columns.updated_at)).where(columns.dag_id != "")
         return self._run(lambda tx: tx.execute(query).scalar(), patience=0.0)
 
     def delete(self, key: str) -> None:

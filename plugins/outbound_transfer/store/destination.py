@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from outbound_transfer.client.events import MAX_CURSOR, Page
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.store.errors import (
     CursorMoved,
     InvalidCursor,
@@ -22,6 +21,7 @@ from outbound_transfer.store.errors import (
     TooManyRejectedLines,
     UnknownFeed,
 )
+from outbound_transfer.wording import pluralize
 
 #: Characters of an account's name.
 MAX_ACCOUNT_LENGTH: Final = 250

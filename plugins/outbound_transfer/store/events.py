@@ -14,7 +14,6 @@ from msgspec.structs import asdict, replace
 from sqlalchemy.exc import DBAPIError
 
 from outbound_transfer.client.events import MAX_CURSOR, Event, Page, RejectedLine
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.store.accounts import bind_account
 from outbound_transfer.store.destination import (
     MAX_NOTE,
@@ -31,6 +30,7 @@ from outbound_transfer.store.insert import MAX_KEYS, Row, insert_new
 from outbound_transfer.store.schema import FEED, Tables
 from outbound_transfer.store.tables import EVENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES
 from outbound_transfer.store.values import read_event_time, storable_text
+from outbound_transfer.wording import pluralize
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from typing import Final
 
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.client.errors import OutboundTransferError
-from outbound_transfer.client.wording import format_duration
 from outbound_transfer.observability.findings import Finding, Health
 from outbound_transfer.store.destination import FeedMaintenance
 from outbound_transfer.store.errors import UnknownFeed
 from outbound_transfer.store.schema import GROUPS, Tables
 from outbound_transfer.store.values import read_event_time
+from outbound_transfer.wording import format_duration
 
 #: Seconds after which a feed that is not read is behind. The service recommends a poll every 90 seconds.
 MAX_FEED_LAG: Final = 600.0

@@ -64,7 +64,8 @@ def _insert_values(tx: sa.Connection, table: sa.Table, rows: Sequence[Row], end:
 def _insert_batch(tx: sa.Connection, table: sa.Table, batch: str | Row) -> int:
     key = list(table.primary_key)
     if not isinstance(batch, str):
-        return tx.execute(postgresql.insert(table).on_conflict_do_nothing(index_elements=key), batch).rowcount
+        insert = postgresql.insert(table).on_conflict_do_nothing(index_elements=key)
+        return tx.execute(insert.execution_options(preserve_rowcount=True), batch).rowcount
     quote, database = tx.dialect.identifier_preparer.quote, tx.dialect.name
     names = [quote(column.name) for column in table.columns]
     source = _FROM_JSON[database].format(

@@ -9,7 +9,6 @@ from typing import Any
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.store.accounts import read_address
 from outbound_transfer.store.destination import (
     FeedMaintenance,
@@ -23,6 +22,7 @@ from outbound_transfer.store.events import OTHER_CONTENT, EventStore
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import EVENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES
 from outbound_transfer.store.values import format_timestamp
+from outbound_transfer.wording import pluralize
 
 
 def list_feeds(tables: Tables) -> list[str]:

@@ -9,7 +9,7 @@ import unicodedata
 from typing import Any, Final
 from urllib.parse import unquote
 
-from outbound_transfer.client.addresses import normalize_address, to_unicode_domain
+from outbound_transfer.client.new_transfer import normalize_address
 
 #: What is stored in the place of a text with an erased address.
 ERASED: Final = "(erased)"
@@ -36,7 +36,7 @@ class AddressSearch:
     """
 
     def __init__(self, address: str) -> None:
-        known = (address, normalize_address(address), to_unicode_domain(address))
+        known = (address, normalize_address(address), _to_unicode_domain(address))
         # Not casefold(): "strauß@" is not "strauss@".
         self.forms = list(
             dict.fromkeys(unicodedata.normalize(form, each).lower() for each in known for form in ("NFC", "NFD"))
@@ -63,6 +63,15 @@ class AddressSearch:
 
     def _is_alone_in(self, word: str) -> bool:
         return self.matches(word) and len(re.findall(_AT, word)) == 1
+
+
+def _to_unicode_domain(address: str) -> str:
+    """Return the address with its domain in the letters that people write; unchanged if DNS has no such domain."""
+    local, at, domain = address.rpartition("@")
+    try:
+        return f"{local}{at}{domain.encode().decode('idna')}"
+    except UnicodeError:
+        return address
 
 
 def _decode(text: str) -> str:

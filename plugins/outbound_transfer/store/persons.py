@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from outbound_transfer.client.outcomes import DELETED, TERMINAL_STATUSES
 from outbound_transfer.store.event_content import erase_event, event_of
 from outbound_transfer.store.personal_data import ERASED, AddressSearch, erased_line
 from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.statuses import DELETED, TERMINAL_STATUSES
 from outbound_transfer.store.tables import EVENTS, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TABLES, TRANSFERS
 from outbound_transfer.store.types import BYTES
 
@@ -38,13 +38,19 @@ class PersonalData(ABC):
     """What one database has of a person.
 
     :ivar location: names it, in counts.
+    :ivar unfinished: transfers whose rows the last erasure has left as they are.
     """
 
     location: str
+    unfinished: Sequence[str] = ()
 
     @abstractmethod
     def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
         """Return the rows that have an address, by table."""
+
+    def count(self, search: AddressSearch) -> dict[str, int]:
+        """Return the number of these rows by table."""
+        return {table: len(rows) for table, rows in self.find(search).items()}
 
     @abstractmethod
     def erase(self, search: AddressSearch) -> dict[str, int]:

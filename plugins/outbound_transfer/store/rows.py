@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+#: What the column ``phase`` says of a draft that is handed on, while a person is asked to approve it.
+ASKED: Final = "asked"
 
 
 class Stored(NamedTuple):

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from outbound_transfer.client.addresses import normalize_address
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.client.models import Recipient, Transfer
-from outbound_transfer.client.outcomes import DELETED, KNOWN_STATUSES, TERMINAL_STATUSES, status_rank
+from outbound_transfer.client.new_transfer import normalize_address
+from outbound_transfer.client.outcomes import KNOWN_STATUSES
 from outbound_transfer.store.personal_data import ERASED
 from outbound_transfer.store.schema import LISTING, Tables
+from outbound_transfer.store.statuses import DELETED, TERMINAL_STATUSES, status_rank
 from outbound_transfer.store.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
 from outbound_transfer.store.values import read_event_time, storable_text, utc_now
 
@@ -154,7 +155,7 @@ class TransferTables:
             transfer = page[row.transfer_id]
             values = {
                 "status": storable_text(transfer.status),
-                "picked_up_count": max(transfer.picked_up_count, row.picked_up_count),
+                "picked_up_count": max(len(transfer.picked_up), row.picked_up_count),
                 "expires_at": read_event_time(transfer.expires_at),
             }
             is_older = row.status in KNOWN_STATUSES and status_rank(row.status) > status_rank(transfer.status)
@@ -169,12 +170,12 @@ class TransferTables:
 
     def _with_new_pickups(self, tx: sa.Connection, transfers: Iterable[Transfer]) -> list[Transfer]:
         """Return the transfers with more pickups than are stored."""
-        picked_up = {transfer.id: transfer for transfer in transfers if transfer.picked_up_count}
+        picked_up = {transfer.id: transfer for transfer in transfers if transfer.picked_up}
         columns = self._recipients.c
         query = sa.select(columns.transfer_id, sa.func.count(columns.picked_up_at)).group_by(columns.transfer_id)
         where = (columns.account == self._account) & columns.transfer_id.in_(picked_up)
         counts = dict(tx.execute(query.where(where)).tuples().all()) if picked_up else {}
-        return [each for each in picked_up.values() if each.picked_up_count > counts.get(each.id, 0)]
+        return [each for each in picked_up.values() if len(each.picked_up) > counts.get(each.id, 0)]
 
     def _update_pickups(self, tx: sa.Connection, transfers: Sequence[Transfer]) -> None:
         columns = self._recipients.c
@@ -249,7 +250,7 @@ class TransferTables:
             "sent_at": read_event_time(transfer.sent_at),
             "expires_at": read_event_time(transfer.expires_at),
             "recipient_count": len(transfer.recipients),
-            "picked_up_count": transfer.picked_up_count,
+            "picked_up_count": len(transfer.picked_up),
             "first_seen_at": seen_at,
             "seen_at": seen_at,
         }

@@ -18,8 +18,7 @@ from outbound_transfer.client.models import to_builtins, to_summary_dict
 from outbound_transfer.client.outcomes import OUTCOME_KEY, STATUS_HINTS, TransferOutcome, describe
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.waiting.rules import SKIP, SUCCEED, Rules, WaitEnd, skip_reason, wait_outcome
-from outbound_transfer.waiting.wait import Wait
+from outbound_transfer.waiting.wait import SKIP, SUCCEED, Rules, Wait, WaitEnd, skip_reason, wait_outcome
 
 if TYPE_CHECKING:
     from outbound_transfer.client.models import Transfer
@@ -132,14 +131,12 @@ def _payload(end: WaitEnd) -> dict[str, Any]:
 
 
 def _new_poll(conn_id: str) -> Poll:
-    from outbound_transfer.client.client import Client
-    from outbound_transfer.client.retry import POLL_RETRY_POLICY
-    from outbound_transfer.hooks.call_observer import CallMetricsObserver
+    from outbound_transfer.client.retry import RetryPolicy
     from outbound_transfer.waiting.poll import Poll
 
-    hook, observer = OutboundTransferHook(conn_id), CallMetricsObserver(conn_id)
+    policy = RetryPolicy(max_attempts=3, timeout=600.0)  # the next poll is near
     return Poll(
-        lambda: Client(hook.read_settings(), policy=POLL_RETRY_POLICY, observer=observer),
+        lambda: OutboundTransferHook(conn_id, policy=policy).get_conn(),
         partial(_on_poll, conn_id),
         partial(_open_page, conn_id),
     )
@@ -158,7 +155,7 @@ def _open_page(conn_id: str, settings: Settings) -> Show:
 
     def store(transfers: Sequence[Transfer]) -> None:
         if rows:
-            show(rows, settings.account, conn_id, *transfers)
+            show(conn_id, lambda: settings.account, {each.id: each for each in transfers}, rows)
 
     return store
 

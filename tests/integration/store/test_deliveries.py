@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from integration.store.conftest import MYSQL
-from outbound_transfer.airflow_compat.task_try import StaleTry, TaskTry
+from outbound_transfer.delivery.attempt import StaleTry, TaskTry
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory, Row
 from outbound_transfer.files.attached import Held

@@ -1,0 +1,77 @@
+"""Airflow's requests for the input of a person: make one, and wait for its answer."""
+
+from __future__ import annotations
+
+import time
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+
+from outbound_transfer.airflow_compat.names import TaskAwaitingInput, TaskDeferred, timezone
+from outbound_transfer.airflow_compat.run_state import is_in_process
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Whether Airflow's operator takes the timeout by its name; before standard 1.12.2 it was ``execution_timeout``.
+TAKES_RESPONSE_TIMEOUT: Final = "response_timeout" in signature(HITLOperator.__init__).parameters
+
+
+def request_input(task: HITLOperator, context: Context) -> dict[str, Any]:
+    """Show the request of a task to people, and free its worker; ``execute_complete`` is called with the answer.
+
+    :return: the answer, in ``dag.test()``.
+    :raises TaskAwaitingInput, TaskDeferred: anywhere else.
+    """
+    if not TAKES_RESPONSE_TIMEOUT:
+        task.execution_timeout = task.response_timeout  # that of this task has been set before
+    try:
+        HITLOperator.execute(task, context)
+    except (TaskAwaitingInput, TaskDeferred):
+        if not is_in_process():
+            raise
+    return _answer_in_test(task, context)
+
+
+def wait_again(task: HITLOperator, context: Context) -> dict[str, Any]:
+    """Wait for the answer to the request of an earlier attempt; it may be there, and a new request would delete it.
+
+    :return: as :func:`request_input`.
+    :raises TaskDeferred: unless ``dag.test()`` runs the task.
+    """
+    if not is_in_process():
+        from airflow.providers.standard.triggers.hitl import HITLTrigger
+
+        assert task.response_timeout is not None
+        end = timezone.utcnow() + task.response_timeout
+        trigger = HITLTrigger(ti_id=context["ti"].id, options=task.options, params={}, timeout_datetime=end)
+        task.defer(trigger=trigger, method_name="execute_complete")
+    return _answer_in_test(task, context)
+
+
+def _answer_in_test(task: HITLOperator, context: Context) -> dict[str, Any]:
+    """Return the event of the answer, or of the timeout: ``dag.test()`` resumes and ends no wait for input."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    assert task.response_timeout is not None
+    ti = context["ti"]
+    own: dict[str, Any] = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
+    own["map_index"] = -1 if ti.map_index is None else ti.map_index
+    query = select(HITLDetail).join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+    query = query.where(*(getattr(TaskInstance, name) == value for name, value in own.items()))
+    deadline = time.monotonic() + task.response_timeout.total_seconds()
+    while time.monotonic() < deadline:
+        with create_session() as session:
+            found = session.scalars(query).first()
+            if found and found.response_received:
+                return {
+                    "chosen_options": found.chosen_options,
+                    "responded_at": found.responded_at,
+                    "responded_by_user": found.responded_by_user,
+                }
+        time.sleep(0.2)
+    return {"error": "Nobody has answered", "error_type": "timeout"}
