@@ -5,6 +5,9 @@ has the control API as methods (`advance_clock`, `pickup`, `patch_account`, `pla
 was sent and billed (`assert_sent_once`, `assert_delivered`, …). While the test runs, Airflow's connection
 `outbound_transfer_default` points to it.
 
+`answer_requests` lets a person answer what the tasks of `dag.test()` ask in Airflow: `answer_requests("Approve")`, or
+`"Reject"`.
+
 `transfer_sandbox_session` is one sandbox for the whole session, for an Airflow that runs beside the tests. `reset()`
 empties it.
 
@@ -19,9 +22,11 @@ For another connection id: `monkeypatch.setenv("AIRFLOW_CONN_FINANCE", transfer_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,6 +50,31 @@ def transfer_sandbox_session() -> Iterator[Sandbox]:
     """Run one sandbox, and set Airflow's default connection to it, for the session. `reset()` empties it."""
     with _connected() as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def answer_requests(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Answer each request for input that a task of `dag.test()` makes from now on.
+
+    The argument begins the option to choose. Without an answer, the task waits for its `response_timeout`.
+    """
+    # Looked up by name, as the sandbox itself does without Airflow.
+    operators: Any = import_module("airflow.providers.standard.operators.hitl")
+    models: Any = import_module("airflow.models.hitl")
+    sessions: Any = import_module("airflow.utils.session")
+    request = operators.upsert_hitl_detail
+
+    def answer(choice: str) -> None:
+        def request_and_answer(**given: Any) -> None:
+            request(**given)
+            with sessions.create_session() as session:
+                for made in session.query(models.HITLDetail).filter(models.HITLDetail.responded_at.is_(None)):
+                    made.chosen_options = [next(option for option in made.options if option.startswith(choice))]
+                    made.responded_by, made.responded_at = {"id": "test", "name": "test"}, datetime.now(UTC)
+
+        monkeypatch.setattr(operators, "upsert_hitl_detail", request_and_answer)
+
+    return answer
 
 
 @contextmanager

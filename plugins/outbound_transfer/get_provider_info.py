@@ -74,6 +74,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Outbound Transfer Service",
                 "python-modules": [
                     "outbound_transfer.operators.transfer",
+                    "outbound_transfer.operators.approval",
                     "outbound_transfer.operators.draft",
                     "outbound_transfer.operators.redelivery",
                 ],

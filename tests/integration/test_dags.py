@@ -157,3 +157,33 @@ with DAG(""",
         second = sandbox.sent()[1]
         assert sandbox.transfer(second)["subject"].startswith("Once more: Reports of ")
         sandbox.assert_delivered(second, {"a.pdf": b"for both"}, *recipients[picked_up:])
+
+
+APPROVED = (REPOSITORY / "dags/deliver_with_approval.py").read_text()
+
+
+@pytest.mark.parametrize("choice", ["Approve", "Reject", ""])
+def test_deliver_with_approval_sends_what_is_approved(
+    run_dag, connection, sandbox, hook, answer_requests, tmp_path, choice
+) -> None:
+    (tmp_path / "a.pdf").write_text("for both")
+    if choice:
+        answer_requests(choice)
+    source = APPROVED.replace("timedelta(days=3)", "timedelta(seconds=2)").replace("retries=3", "retries=0")
+
+    run = run_dag(source, conf={"files": str(tmp_path / "*.pdf")})
+
+    states = run.states()
+    if choice == "Approve":
+        assert {*states.values()} == {"success"}
+        assert run.xcom("send")["approval"] == {"by": "test", "at": run.xcom("approve")["at"]}
+        sandbox.assert_delivered(
+            sandbox.assert_sent_once(), {"a.pdf": b"for both"}, "ann@example.com", "bob@example.com"
+        )
+        assert run.xcom("discard") is False
+        return
+    ended = {"approve": "skipped", "send": "skipped"} if choice else {"approve": "failed", "send": "upstream_failed"}
+    assert states == {"deliver": "success", "discard": "success", **ended}
+    assert run.xcom("discard") is True
+    sandbox.assert_nothing_sent()
+    assert hook.get_conn().find_transfer(run.xcom("deliver")["id"]) is None

@@ -65,6 +65,7 @@ SENDS = {
     "summary": 1,
     "statements_by_customer": 2,
     "in_steps": 2,
+    "approved": 1,
     "events_in_a_lake": 0,
     "report_from_memory": 1,
     "monthly_figures": 1,
@@ -80,7 +81,8 @@ def test_each_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", SENDS)
-def test_an_example_runs(name, run_dag, connection, surroundings, sandbox) -> None:
+def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, answer_requests) -> None:
+    answer_requests("Approve")
     run = run_dag(DAGS[name], conf={"folder": str(surroundings)})
 
     assert run.state == "success", run.states()

@@ -178,6 +178,26 @@ def test_who_picks_up_before_the_send_gets_nothing(redeliver, sandbox, first) ->
     assert sandbox.sent() == [first["id"], second["id"]]
 
 
+def test_whom_a_try_left_out_no_other_try_chooses(redeliver, sandbox, first) -> None:
+    """The service shows Ann's pickup to the first try, and an older state to the clear."""
+    sandbox.pickup(first["id"], BOB)
+    older = json.dumps(sandbox.transfer(first["id"])["recipients"])
+    sandbox.pickup(first["id"], ANN)
+    task = redeliver()
+    with without_credit(sandbox):
+        task.run()
+    stale = {"kind": "field_value", "method": "GET", "path": f"/v1/transfers/{first['id']}", "field": "recipients"}
+    sandbox.plan_faults(*[{**stale, "json": older}] * 9)
+    assert received(sandbox, again(task)["id"]) == [EVE]
+
+
+def test_other_bytes_of_the_same_size_are_not_delivered(redeliver, sandbox, first, files) -> None:
+    Path(files[0]).write_text("A" * 500)
+    with pytest.raises(AirflowFailException, match=r"'a.csv': other content"):
+        redeliver().run()
+    assert sandbox.sent() == [first["id"]]
+
+
 def test_no_address_is_stored(redeliver, first) -> None:
     task = redeliver()
     task.run()

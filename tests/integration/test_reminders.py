@@ -132,6 +132,52 @@ def test_a_reminder_of_a_rehearsal_is_skipped(run_dag, connection, sandbox, file
     assert run.states() == {"deliver": "skipped", "remind": "skipped"}
 
 
+def test_who_picks_up_a_reminder_is_not_reminded_again(run_dag, connection, sandbox, files) -> None:
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS["files"]
+    source += """
+        one = remind_recipients(deliver, task_id="one")
+        two = remind_recipients(deliver, task_id="two")
+        three = remind_recipients(one, task_id="three")
+        one >> collect(one.output) >> [two, three]
+    """
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert run.state == "success"
+    sent = [[each["email"] for each in sandbox.transfer(each)["recipients"]] for each in sandbox.sent()]
+    assert [sorted(each) for each in sent] == [
+        *[["ann@example.com", "bob@example.com"]] * 2,
+        *[["bob@example.com"]] * 2,
+    ]
+
+
+def test_a_run_that_delivered_nothing_under_its_key_reminds_nobody(run_dag, connection, sandbox, files) -> None:
+    kind = KINDS["files"].replace("recipients=", 'delivery_key="k", recipients=')
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + kind
+    source += """
+        remind_recipients(deliver, task_id="remind")
+    """
+    source = source.format(base_url=sandbox.base_url, files=files)
+    assert run_dag(source).states() == {"deliver": "success", "remind": "success"}
+    assert run_dag(source).states() == {"deliver": "success", "remind": "skipped"}
+    assert len(sandbox.sent()) == 2
+
+
+def test_a_reminder_whose_files_are_gone_fails(run_dag, connection, sandbox, files, tmp_path) -> None:
+    kind = KINDS["files"].replace("files={files!r}", 'files={folder!r} + "/*.csv", on_empty="skip"')
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + kind
+    source += """
+        @task
+        def remove(*_: Any) -> None:
+            import pathlib
+            pathlib.Path({folder!r}, "a.csv").unlink()
+
+        remove(deliver.output) >> remind_recipients(deliver, task_id="remind")
+    """
+    run = run_dag(source.format(base_url=sandbox.base_url, folder=str(tmp_path)))
+    assert run.states() == {"deliver": "success", "remove": "success", "remind": "failed"}
+    sandbox.assert_sent_once()
+
+
 def test_in_a_mapped_task_group_each_reminds_of_its_own(run_dag, connection, sandbox, files) -> None:
     source = (
         HEAD

@@ -23,6 +23,7 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support import transfers
 from support.airflow_names import (
     AirflowFailException,
+    AirflowNotFoundException,
     AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
@@ -95,7 +96,7 @@ def test_the_wait_ends_when_all_recipients_have_picked_up(wait: Way) -> None:
     assert (final["id"], final["status"]) == (wait.sent, "complete")
     assert all(recipient["picked_up_at"] for recipient in final["recipients"])
     fields = {"id", "status", "subject", "message", "recipients", "expires_at", "sent_at", "not_picked_up"}
-    assert set(final) == fields | ({"files", "security"} if wait.way.startswith("deliver") else set())
+    assert set(final) == fields | ({"files", "security", "approval"} if wait.way.startswith("deliver") else set())
     assert "outcome" not in wait.task.xcoms
 
 
@@ -208,6 +209,13 @@ def test_an_invalid_transfer_id_is_refused_before_the_wait(scene: Scene, given: 
     with pytest.raises(AirflowFailException, match="must be the id of a transfer"):
         task.run()
     assert scene.sandbox.requests() == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_misspelled_connection_fails_at_once_also_with_soft_fail(scene: Scene, mode: str) -> None:
+    task = scene.wait("t", outbound_transfer_conn_id="misspelled", soft_fail=True, **MODES[mode])
+    with pytest.raises(AirflowNotFoundException, match="misspelled"):
+        task.run()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -81,8 +81,8 @@ def check_xlsx(folder: Path) -> None:  # nothing to run: it needs a database bes
 
 def _write(name: str) -> None:
     from outbound_transfer.queries.export import write_result
-    from outbound_transfer.queries.rows import Result
     from outbound_transfer.queries.spec import format_of
+    from outbound_transfer.queries.values import Result
 
     file = io.BytesIO()
     write_result(Result(["id", "name"], [[[1, 2], ["Ann", None]]]), format_of(name, None), file)

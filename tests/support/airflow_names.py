@@ -51,8 +51,8 @@ TaskDeferralError = exceptions.TaskDeferralError
 TaskDeferralTimeout = exceptions.TaskDeferralTimeout
 TaskDeferred = exceptions.TaskDeferred
 
-#: Raised by a task that waits for a person; None before 3.3.
-TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", None)
+#: Raised by a task that waits for a person; before 3.3, a trigger waits.
+TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", TaskDeferred)
 
 try:
     from airflow.sdk import conf

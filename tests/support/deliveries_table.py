@@ -79,3 +79,7 @@ class DeliveriesTable:
         warehouse = Tables(self.hook)
         sample_rows.make_tables(warehouse)
         sample_rows.add_feed(warehouse, self.now())
+
+    def reject_lines(self, count: int) -> None:
+        """Add so many rejected lines to the feed of :meth:`fill`."""
+        sample_rows.reject_lines(Tables(self.hook), count, self.now())

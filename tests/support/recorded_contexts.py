@@ -76,9 +76,8 @@ class RecordedContext:
             own = {"max_iterations": self.known["loop"]["max_iterations"]} if name == "LoopTaskGroup" else {}
             group = SimpleNamespace(parent_group=group, **own)
         task = SimpleNamespace(task_id=fields["task_id"], retries=self.known["retries"], task_group=group)
-        server = SimpleNamespace(next_method=self.known["next_method"], max_tries=fields["max_tries"])
         methods = {name: self._replay(name) for name in self.known["methods"]}
-        return SimpleNamespace(**fields, **methods, task=task, _ti_context_from_server=server)
+        return SimpleNamespace(**fields, **methods, task=task)
 
     def _replay(self, method: str) -> Callable[..., Any]:
         outcomes = [(given, outcome) for name, given, outcome in self.known["calls"] if name == method]

@@ -188,3 +188,8 @@ def add_feed(warehouse: Tables, now: datetime) -> None:
         REJECTED_LINES,
         [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", now - timedelta(days=1))],
     )
+
+
+def reject_lines(warehouse: Tables, count: int, now: datetime) -> None:
+    rows = [(ACCOUNT, f"{number:064x}", 1, number, b"{", "no JSON", now) for number in range(1, count)]
+    insert(warehouse, REJECTED_LINES, rows)

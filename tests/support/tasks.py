@@ -18,7 +18,13 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from outbound_transfer.exceptions import RateLimited
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_names import AirflowFailException, AirflowSkipException, TaskDeferred, timezone
+from support.airflow_names import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskAwaitingInput,
+    TaskDeferred,
+    timezone,
+)
 from support.calls import ProcessCrashed, process
 from support.memory import InMemoryRows, is_configured, memory_of, remembering, run_start
 
@@ -88,6 +94,7 @@ class FakeTaskInstance:
     :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
     :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
     :ivar is_deferred: no process of it runs.
+    :ivar person: answers a request for input, as Airflow passes the answer on.
     :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
@@ -119,6 +126,8 @@ class FakeTaskInstance:
     is_deferred: bool = False
     is_given_up: bool = False
     final_state: str = "success"
+    run_state: str = "running"
+    person: Callable[[], dict[str, Any]] = dict
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -136,6 +145,13 @@ class FakeTaskInstance:
         if task_ids != [self.task_id]:
             return {self.run_id: {one.state_name: one.final_state for one in self.upstream.values()}}
         return {self.run_id: {name: self.state}}
+
+    def get_dagrun_state(self, dag_id: str, run_id: str) -> str:
+        return self.run_state
+
+    @property
+    def id(self) -> str:
+        return self.task_id
 
     @property
     def state_name(self) -> str:
@@ -203,6 +219,9 @@ class FakeTaskInstance:
             try:
                 with remembering(memory_of(self) if self.has_own_memory and not is_configured() else None):
                     return getattr(self._operator(), method)(context=self.context(), **kwargs)
+            except TaskAwaitingInput as waiting:
+                given = {**(waiting.kwargs or {}), "event": self.person()}
+                method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
             except TaskDeferred as deferred:
                 self.deferrals += 1
                 if at_failure := self.at_trigger_failure:
@@ -220,7 +239,7 @@ class FakeTaskInstance:
         began = self.start_date
         dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
         dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
-        return {"ti": self, "dag_run": dag_run, "dag": dag}
+        return {"ti": self, "task_instance": self, "dag_run": dag_run, "dag": dag}
 
     def _operator(self) -> Any:
         operator = self.make()

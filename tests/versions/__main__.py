@@ -39,7 +39,7 @@ TESTS: Final = {
         "tests/integration/test_false_alarms.py",
     ),
     # Older constraints have no pyiceberg that is new enough.
-    "unit": ("tests/unit", "--ignore=tests/unit/lake/test_feed_state.py"),
+    "unit": ("tests/unit", "--ignore=tests/unit/lake/test_feed_table.py"),
 }
 FAULTS: Final = "faults"
 STEPS: Final = ("install", *TESTS, FAULTS)

@@ -65,7 +65,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
             setattr(self, name, value)
         self._given = {}  # what a function returns is no template
         self.hide_secrets()
-        delivery.client.add_secrets(secrets_of(self))
+        delivery.client.secrets.update(secrets_of(self))
 
 
 def _to_request(returned: Any) -> DeliveryRequest:

@@ -10,23 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.airflow_compat.names import BaseNotifier
-from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.models import resolve_transfer_id
 from outbound_transfer.client.outcomes import TransferOutcome, outcome_of
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from outbound_transfer.links.web import link_to
 from outbound_transfer.notifications.notice import (
     TaskLocation,
     TransferNotice,
     build_notice,
     deadline_reason,
-    unread,
 )
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from outbound_transfer.client.models import Transfer
 
 
 class TransferNotifier(BaseNotifier):
@@ -62,22 +58,20 @@ class TransferNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Send the notification."""
-        location, hook = self._location(context), self._hook(context)
+        location = TaskLocation.from_context(dict(context), self.task_id)
+        hook = self._hook(context)
         outcome = outcome_of(context.get("exception"))
         if outcome is None and (transfer_id := self._find_transfer_id(location)):
             try:
                 with hook:
-                    outcome = _to_outcome(hook.get_transfer(transfer_id))
+                    outcome = TransferOutcome.from_transfer(hook.get_transfer(transfer_id), "")
             except Exception as error:
-                outcome = unread(transfer_id, error)
+                outcome = TransferOutcome(transfer_id, f"The transfer could not be read: {error}")
         self.build_sender(self._notice(context, location, outcome, self._url(hook, outcome))).notify(context)
 
     async def async_notify(self, context: Context) -> None:
         """Send the notification from the triggerer, in a thread."""
         await call_airflow(partial(self.notify, context))
-
-    def _location(self, context: Context) -> TaskLocation:
-        return TaskLocation.from_context(_as_mapping(context), self.task_id)
 
     def _hook(self, context: Context) -> OutboundTransferHook:
         conn_id = self.outbound_transfer_conn_id or getattr(context.get("task"), "outbound_transfer_conn_id", None)
@@ -92,19 +86,20 @@ class TransferNotifier(BaseNotifier):
         task = {"dag_id": location.dag_id, "run_id": location.run_id, "task_id": location.task_id}
         for key in ("transfer_id", "return_value"):  # the latter is the draft's id, or the transfer
             try:
-                return resolve_transfer_id(XCom.get_one(key=key, **task))
-            except InvalidDelivery:
-                continue
+                pushed = XCom.get_one(key=key, **task)
             except Exception as error:
                 self.log.warning("Could not read which transfer task '%s' has made: %s", location.task_id, error)
                 break
+            found = pushed.get("id") if isinstance(pushed, Mapping) else pushed
+            if found and isinstance(found, str):
+                return found
         return ""
 
     def _notice(
         self, context: Context, location: TaskLocation, outcome: TransferOutcome | None, url: str
     ) -> TransferNotice:
         error = context.get("exception")
-        reason = deadline_reason(_as_mapping(context)) or ("" if outcome or error is None else str(error))
+        reason = deadline_reason(dict(context)) or ("" if outcome or error is None else str(error))
         return build_notice(outcome, location, title=self.title, reason=reason, url=url, has_failed=error is not None)
 
     @staticmethod
@@ -112,13 +107,5 @@ class TransferNotifier(BaseNotifier):
         with suppress(Exception):  # without a link, the notification still says what it has to
             if outcome:
                 connection = hook.get_connection(hook.outbound_transfer_conn_id)
-                return settings_from_connection(connection).transfer_url(outcome.transfer_id)
+                return link_to(settings_from_connection(connection), outcome.transfer_id)
         return ""
-
-
-def _as_mapping(context: Context) -> Mapping[str, Any]:
-    return dict(context)
-
-
-def _to_outcome(transfer: Transfer) -> TransferOutcome:
-    return TransferOutcome.from_transfer(transfer, "")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.client.models import DRAFT
 from outbound_transfer.client.outcomes import TransferOutcome
-from outbound_transfer.client.wording import clean, pluralize
+from outbound_transfer.wording import clean, pluralize
 
 #: How many addresses a notification names.
 MAX_ADDRESSES: Final = 20
@@ -112,8 +112,3 @@ def deadline_reason(context: Mapping[str, Any]) -> str:
     deadline = context.get("deadline")
     at = deadline.get("deadline_time") if isinstance(deadline, Mapping) else None
     return f"The run has not finished by its deadline, {at}" if at else ""
-
-
-def unread(transfer_id: str, error: Exception) -> TransferOutcome:
-    """Return what is known of a transfer that could not be read."""
-    return TransferOutcome(transfer_id, f"The transfer could not be read: {error}")

@@ -13,9 +13,6 @@ class TransferSlackNotifier(TransferNotifier):
     """Posts to a Slack channel; see :class:`.TransferNotifier`. Needs the extra ``slack``.
 
     :param slack_webhook_conn_id: connection of the incoming webhook, as Airflow's ``SlackWebhookNotifier`` takes it.
-    :param title: see :class:`.TransferNotifier`.
-    :param task_id: see :class:`.TransferNotifier`.
-    :param outbound_transfer_conn_id: see :class:`.TransferNotifier`.
     """
 
     template_fields: Sequence[str] = (*TransferNotifier.template_fields, "slack_webhook_conn_id")

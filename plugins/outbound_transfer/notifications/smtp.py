@@ -16,9 +16,6 @@ class TransferSmtpNotifier(TransferNotifier):
     :param to: one or several addresses.
     :param from_email: the sender; by default that of the connection.
     :param smtp_conn_id: the connection, as Airflow's ``SmtpNotifier`` takes it.
-    :param title: see :class:`.TransferNotifier`.
-    :param task_id: see :class:`.TransferNotifier`.
-    :param outbound_transfer_conn_id: see :class:`.TransferNotifier`.
     """
 
     template_fields: Sequence[str] = (*TransferNotifier.template_fields, "to", "from_email", "smtp_conn_id")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.models import resolve_transfer_id
+from outbound_transfer.client.wording import is_valid_unicode
 from outbound_transfer.files.content import Content
 from outbound_transfer.operators.masking import MaskedValue, is_template
 from outbound_transfer.store.destination import check_account
@@ -144,6 +144,36 @@ def require_choice(argument: str, value: Any, allowed: Sequence[str]) -> None:
     """:raises InvalidDelivery: it is not one of those that are allowed."""
     if value not in allowed:
         raise InvalidDelivery(f"{argument} is one of {', '.join(allowed)}, not {value!r:.100}")
+
+
+def resolve_transfer_id(given: Any) -> str:
+    """Return the id of a transfer.
+
+    :param given: the id, or a mapping with the key ``id``: the result of the task that made the delivery.
+    :raises InvalidDelivery: it is neither, for example None from the XCom of a task that pushed nothing.
+    """
+    transfer_id = given.get("id") if isinstance(given, Mapping) else given
+    # A template renders None as "None".
+    if not isinstance(transfer_id, str) or transfer_id.strip() in ("", "None") or not is_valid_unicode(transfer_id):
+        raise InvalidDelivery(
+            "transfer_id must be the id of a transfer, or the result of the task that made the delivery, not "
+            f"{given!r:.100}. None usually means that the task pushed no XCom."
+        )
+    return transfer_id
+
+
+def check_delivery_key(delivery_key: Any) -> str:
+    """Return the key if it can be one.
+
+    :raises InvalidDelivery: a template without a value has made it, or a database cannot show it.
+    """
+    key = delivery_key if isinstance(delivery_key, str) else ""
+    if key in ("", "None") or key != key.strip() or not key.isprintable():
+        raise InvalidDelivery(
+            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
+            f"template without a value gives: {delivery_key!r:.300}"
+        )
+    return key
 
 
 TRANSFER_ID_CHECK: Final = Check(("transfer_id",), resolve_transfer_id)

@@ -12,11 +12,10 @@ from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.names import conf, timezone
 from outbound_transfer.airflow_compat.rendering import hides_secrets
-from outbound_transfer.client.errors import DeferRequested
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink
 from outbound_transfer.operators.arguments import Check, to_seconds
-from outbound_transfer.operators.errors import fail_without_retry
+from outbound_transfer.operators.errors import DeferRequested, fail_without_retry
 from outbound_transfer.operators.report import Report
 
 if TYPE_CHECKING:

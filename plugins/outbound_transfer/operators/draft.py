@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
-from outbound_transfer.client.models import resolve_transfer_id, to_builtins
+from outbound_transfer.client.errors import InvalidState, NotFound
+from outbound_transfer.client.models import to_builtins
 from outbound_transfer.links.transfer import push_link
-from outbound_transfer.operators.arguments import SLOT_TIMEOUT_CHECK, TRANSFER_ID_CHECK, check_all, check_literals
+from outbound_transfer.operators.arguments import (
+    SLOT_TIMEOUT_CHECK,
+    TRANSFER_ID_CHECK,
+    check_all,
+    check_literals,
+    resolve_transfer_id,
+)
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
 from outbound_transfer.operators.files import (
     FILES_CHECKS,
@@ -34,11 +41,16 @@ from outbound_transfer.operators.new_transfer import (
     prepare_new_transfer,
     secrets_of,
 )
-from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
-from outbound_transfer.operators.summary import delivery_summary
+from outbound_transfer.operators.sending import (
+    RehearsalFinished,
+    announce,
+    delivery_summary,
+    finishing_rehearsal,
+    to_delivery_result,
+)
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from outbound_transfer.client.client import Client
     from outbound_transfer.client.errors import OutboundTransferError
@@ -50,7 +62,7 @@ if TYPE_CHECKING:
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId
 
 
-def _row_of(client: Client, context: Context, transfer_id: str) -> Row:
+def row_of(client: Client, context: Context, transfer_id: str) -> Row:
     """Return the row of a draft that another task made.
 
     :raises WrongTransfer: no delivery of this Airflow has made it; or it was replaced or deleted; or the connection
@@ -204,8 +216,8 @@ class AttachFilesOperator(OutboundTransferOperator):
             check_all(self, self.checks)
             find = file_finder(self, spool)
             client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
-            row = self.report.row = _row_of(client, context, transfer_id)
-            filling = Filling(client, row, transfer_id, attempt.name, attempt.check_still_running)
+            row = self.report.row = row_of(client, context, transfer_id)
+            filling = Filling(client, row, transfer_id, attempt.name)
             records = filling.attach(find, int(self.max_parallel_uploads))
         if not records:
             raise AirflowSkipException(NOTHING_MATCHES)
@@ -219,15 +231,22 @@ class SendTransferOperator(OutboundTransferOperator):
     Before each attempt, the draft is compared with what the tasks upstream have made and attached.
 
     :param transfer_id: the draft; a transfer that was sent already is returned as it is.
+    :param approval: result of the :class:`.ApproveTransferOperator` that must have approved what the draft holds. If a
+        person was ever asked about the draft, the send needs the approval without this argument, too.
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
-        ``transfer_limit_reached``).
+        ``transfer_limit_reached``), or for the answer of a person who is asked to approve the draft.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: free the worker slot while the task waits for a slot of the account.
     :return: the sent transfer as a mapping with the fields of service-api.md, R11, with ``not_picked_up``, ``security``
         and the ``sha256`` of each file.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", "slot_timeout")
+    template_fields: Sequence[str] = (
+        *OutboundTransferOperator.template_fields,
+        "transfer_id",
+        "approval",
+        "slot_timeout",
+    )
     checks = (TRANSFER_ID_CHECK, SLOT_TIMEOUT_CHECK)
     sends = True
 
@@ -235,6 +254,7 @@ class SendTransferOperator(OutboundTransferOperator):
         self,
         *,
         transfer_id: TransferId,
+        approval: Mapping[str, Any] | XComArg | str | None = None,
         slot_timeout: timedelta = timedelta(hours=1),
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = DEFAULT_DEFERRABLE,
@@ -242,21 +262,25 @@ class SendTransferOperator(OutboundTransferOperator):
     ) -> None:
         super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
         self.transfer_id = transfer_id
+        self.approval = approval
+        self._needs_approval = approval is not None  # a task that was skipped or failed has no result
         self.slot_timeout = slot_timeout
         check_literals(self, self.checks)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.delivery import Delivery
-        from outbound_transfer.delivery.row import require_draft
+        from outbound_transfer.delivery.row import Approval, require_draft
 
         self.report.transfer_id = transfer_id = resolve_transfer_id(self.transfer_id)
         client, attempt = hook.get_conn(), self.attempt(context)
-        row = self.report.row = _row_of(client, context, transfer_id)
+        row = self.report.row = row_of(client, context, transfer_id)
         if attempt.claim:
             row.resume(attempt.claim)
         else:
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
+        if self._needs_approval and row.memory.approval is None:
+            row.save(approval=Approval())
         if not self._was_deferred:
             announce(client, context, self.log)
         delivery = Delivery(client, row, attempt)
@@ -297,7 +321,6 @@ class DiscardTransferOperator(OutboundTransferOperator):
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
             self.log.info("No draft was created; nothing to discard")
             return True
-        from outbound_transfer.client.models import Discarded
         from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.place import open_rows
@@ -308,8 +331,20 @@ class DiscardTransferOperator(OutboundTransferOperator):
         row = find_row(open_rows(), client.settings.account, transfer_id)
         if row and row.read()[1].phase is not Phase.EMPTY:
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, *Phase))
-            outcome = Delivery(client, row, attempt).discard()
+            is_removed = Delivery(client, row, attempt).discard()
         else:  # made outside of this Airflow, or forgotten
-            outcome = client.discard_transfer(transfer_id)
-        self.log.info("Transfer %s: %s", self.transfer_id, outcome.value)
-        return outcome is not Discarded.SENT
+            is_removed = self._discard(client, transfer_id)
+        if is_removed:
+            self.log.info("Transfer %s: the draft is removed", transfer_id)
+        else:
+            self.log.info("Transfer %s: it was sent, so it is left alone", transfer_id)
+        return is_removed
+
+    def _discard(self, client: Client, transfer_id: str) -> bool:
+        try:
+            client.discard_transfer(transfer_id)
+        except InvalidState:
+            return False
+        except NotFound as error:
+            self.log.warning("%s", error)
+        return True

@@ -12,10 +12,17 @@ from outbound_transfer.client.errors import (
     CallError,
     FileConflict,
     InvalidDelivery,
-    NameRefused,
     TaskNotRunning,
     WrongTransfer,
 )
+
+
+class DeferRequested(Exception):
+    """Control flow, not an error: asks the task to wait in deferred mode instead of holding its worker slot."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"waiting {seconds:.0f} s")
+        self.seconds = seconds
 
 
 @contextmanager
@@ -47,7 +54,7 @@ def fails_without_retry(error: BaseException) -> bool:
 
     if isinstance(error, CallError):
         return not error.is_transient
-    final = (InvalidDelivery, NameRefused, FileConflict, WrongTransfer, AlreadyDelivered, TaskNotRunning)
+    final = (InvalidDelivery, FileConflict, WrongTransfer, AlreadyDelivered, TaskNotRunning)
     return isinstance(error, (*final, InvalidSettings, NoDeliveriesTable, UnsupportedDatabase, UnusableDatabase))
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.content_disposition import check_name
 from outbound_transfer.client.errors import InvalidDelivery, NothingMatches
-from outbound_transfer.client.wording import format_bytes
 from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.operators.arguments import Check, require_choice, to_repeatable, to_whole_number, without_none
-from outbound_transfer.operators.summary import describe_files
+from outbound_transfer.wording import format_bytes, pluralize
 
 if TYPE_CHECKING:
     from outbound_transfer.client.errors import OutboundTransferError
+    from outbound_transfer.client.models import File
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.find import ParsedSpec
     from outbound_transfer.files.sources import Source
@@ -70,6 +70,11 @@ FILES_CHECKS: Final = (
     Check(("on_empty",), lambda choice: require_choice("on_empty", choice, ("fail", "skip"))),
     *MORE_FILES_CHECKS,
 )
+
+
+def describe_files(files: Sequence[Source] | Sequence[File]) -> str:
+    """Return for example ``2 files (1.5 MB)``."""
+    return f"{pluralize(len(files), 'file')} ({format_bytes(sum(file.size for file in files))})"
 
 
 def given_files(task: Any, files: Any) -> Any:

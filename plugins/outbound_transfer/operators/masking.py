@@ -6,12 +6,15 @@ its secret to whatever prints attributes.
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from outbound_transfer.airflow_compat import names
-from outbound_transfer.client.new_transfer import is_safe_to_show, parse_text
+from outbound_transfer.client.new_transfer import show_address
 
 #: The beginning of an expression, a statement or a comment.
 _TEMPLATE: Final = re.compile("{[{%#]")
@@ -42,6 +45,22 @@ def mask(value: Any) -> Any:
     return MaskedValue(value)
 
 
+def parse_text(given: Any) -> Any:
+    """Parse a text of JSON, or of a Python list or mapping; return anything else unchanged.
+
+    Templates of Airflow Variables render such texts: ``{{ var.value.board }}`` renders JSON, ``{{ var.json.board }}``
+    renders Python.
+    """
+    if not isinstance(given, str) or not given.lstrip().startswith(("[", "{", "(")):
+        return given
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            value = read(given.strip())
+            # The order of a set differs between processes, so each try of a task would make another delivery.
+            return value if isinstance(value, list | tuple | dict) else given
+    return given
+
+
 def mask_phones(recipients: Any) -> Any:
     """Wrap everything about recipients that is neither an address nor a name.
 
@@ -49,7 +68,7 @@ def mask_phones(recipients: Any) -> Any:
     """
     recipients = parse_text(recipients)
     if isinstance(recipients, str):
-        return recipients if is_safe_to_show(recipients) else mask(recipients)
+        return recipients if show_address(recipients) == recipients else mask(recipients)
     if isinstance(recipients, Mapping):
         return {field: value if _may_show(field, value) else mask(value) for field, value in recipients.items()}
     # Any iterable, as the protocol accepts it: the XComs of mapped tasks come as a sequence of Airflow's own.
@@ -94,7 +113,7 @@ def find_secrets(value: Any) -> Iterator[str]:
 
 
 def _may_show(field: str, value: Any) -> bool:
-    return isinstance(value, str) and (field == "name" or (field == "email" and is_safe_to_show(value)))
+    return isinstance(value, str) and (field == "name" or (field == "email" and show_address(value) == value))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -10,10 +10,10 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.new_transfer import build_new_transfer
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.operators.arguments import Check, is_literal, to_repeatable, without_none
 from outbound_transfer.operators.masking import find_secrets, mask, mask_phones, unmask
 from outbound_transfer.operators.recipients import RecipientsFromSql, mask_recipients
+from outbound_transfer.wording import pluralize
 
 if TYPE_CHECKING:
     from outbound_transfer.client.new_transfer import NewTransfer
@@ -104,7 +104,7 @@ def load_recipients(task: Any, delivery: Delivery) -> None:
         reason = "The query for the recipients returned no row: nothing is delivered"
         raise AirflowSkipException(reason) if query.on_empty == "skip" else InvalidDelivery(reason)
     task.recipients = mask_phones(rows)
-    delivery.client.add_secrets(find_secrets(task.recipients))
+    delivery.client.secrets.update(find_secrets(task.recipients))
 
 
 def new_transfer(task: Any) -> NewTransfer:

@@ -17,8 +17,8 @@ from openlineage.client.event_v2 import Dataset
 from openlineage.client.facet_v2 import RunFacet
 
 from outbound_transfer.airflow_compat.names import BaseHook
-from outbound_transfer.airflow_compat.task_try import TaskTry
 from outbound_transfer.client.models import DRAFT
+from outbound_transfer.delivery.attempt import TaskTry
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.delivery.row import Memory, read_memory
@@ -88,18 +88,11 @@ def ingestion_lineage(source: str, tables: Sequence[str], operator: Any) -> Oper
     """
     namespace, before = _table_namespace(operator.sql_conn_id, operator.schema)
     names = [".".join((*before, f"{operator.table_prefix}{table}")) for table in tables]
-    return _loading_lineage(source, namespace, names, operator)
+    return loading_lineage(source, namespace, names, operator)
 
 
-def lake_lineage(namespace: str, names: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
-    """Return the datasets of an ingestion of events into a lake; none of them contains a key.
-
-    :param names: the datasets written, in ``namespace``.
-    """
-    return _loading_lineage("events", namespace, names, operator)
-
-
-def _loading_lineage(source: str, namespace: str, names: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
+def loading_lineage(source: str, namespace: str, names: Sequence[str], operator: Any) -> OperatorLineage[Any, Any]:
+    """Return the dataset of the account that is read, and those that are written; none of them contains a key."""
     account = Dataset(namespace=dataset_namespace(operator.outbound_transfer_conn_id), name=source)
     return OperatorLineage(inputs=[account], outputs=[Dataset(namespace=namespace, name=name) for name in names])
 

@@ -7,15 +7,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
-from outbound_transfer.client.addresses import duplicate_addresses, normalize_address
 from outbound_transfer.client.errors import AlreadyDelivered, InvalidDelivery
-from outbound_transfer.client.models import CANCELED, identity_of, resolve_transfer_id
-from outbound_transfer.client.new_transfer import as_recipient_list, parse_text, show_address
-from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK
+from outbound_transfer.client.models import CANCELED
+from outbound_transfer.client.new_transfer import (
+    as_recipient_list,
+    duplicate_addresses,
+    normalize_address,
+    show_address,
+)
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
 from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.operators.files import FILES_FIELDS, MORE_FILES_CHECKS
-from outbound_transfer.operators.masking import mask_phones, unmask
+from outbound_transfer.operators.masking import mask_phones, parse_text, unmask
 from outbound_transfer.operators.new_transfer import TRANSFER_CHECKS, TRANSFER_FIELDS, secrets_of
 from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery, Order
+    from outbound_transfer.files.attached import Held
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.find import ParsedSpec
     from outbound_transfer.files.sources import Source
@@ -42,34 +48,20 @@ _SECURITY: Final = ("security", "security_question", "security_answer")
 class RedeliverFilesOperator(DeliverFilesOperator):
     """Deliver the files of a sent transfer again, to those of its recipients who have not picked it up.
 
-    Skips the task if everybody has. Otherwise it is a delivery like any other, see :class:`.DeliverFilesOperator`: who
-    has not picked up is read again right before each attempt at the send; if somebody has since, another draft is made,
-    to those who are left. A retry or a clear after the send delivers to nobody else.
+    Skips the task if everybody has. Otherwise it is a delivery like any other: who has not picked up is read again
+    right before each attempt at the send; if somebody has since, another draft is made, to those who are left. Whom the
+    task has once left out in a run, no retry and no clear delivers to. See :class:`.DeliverFilesOperator` for the other
+    arguments.
 
     :param transfer_id: the first transfer: its id, or a mapping with its id, such as the result of its task.
-    :param files: must have the names and sizes of the first transfer's files, which the service does not return.
+    :param files: must have the names and sizes of the first transfer's files, which the service does not return, and
+        their bytes, if this Airflow has delivered it.
     :param security: see :class:`.DeliverFilesOperator`. To be given, if only as None for the account's default: the
         service does not return the option of the first transfer, and the default may be weaker.
     :param subject: by default "Once more: " and the first transfer's.
     :param message: by default the first transfer's.
     :param recipients: those of the first transfer, if the service lacks something about them: it returns no phones.
         Only those who have not picked up are delivered to.
-    :param security_question: see :class:`.DeliverFilesOperator`.
-    :param security_answer: see :class:`.DeliverFilesOperator`.
-    :param archive: see :class:`.DeliverFilesOperator`.
-    :param checksums: see :class:`.DeliverFilesOperator`.
-    :param on_empty: see :class:`.DeliverFilesOperator`.
-    :param max_parallel_uploads: see :class:`.DeliverFilesOperator`.
-    :param delivery_key: see :class:`.DeliverFilesOperator`.
-    :param slot_timeout: see :class:`.DeliverFilesOperator`.
-    :param wait: see :class:`.DeliverFilesOperator`.
-    :param poke_interval: see :class:`.DeliverFilesOperator`.
-    :param timeout: see :class:`.DeliverFilesOperator`.
-    :param on_expired: see :class:`.DeliverFilesOperator`.
-    :param on_canceled: see :class:`.DeliverFilesOperator`.
-    :param accept_partial: see :class:`.DeliverFilesOperator`.
-    :param outbound_transfer_conn_id: see :class:`.DeliverFilesOperator`.
-    :param deferrable: see :class:`.DeliverFilesOperator`.
     :return: the second transfer, as :class:`.DeliverFilesOperator` returns it.
     """
 
@@ -77,11 +69,15 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     checks = (TRANSFER_ID_CHECK, *DeliverFilesOperator.checks)
     found_later = frozenset({"subject", "recipients"})
 
-    _first: Transfer | None = None
+    _first: Transfer
+    #: The files of the first transfer, by name, if this Airflow has delivered it.
+    _sent: Mapping[str, Held] = {}
+    #: Ids of other transfers of the same files.
+    _others: Sequence[str] = ()
 
-    #: Normalized addresses: to whom this try delivers, and who it has seen to have picked up.
+    #: Normalized addresses: to whom this try delivers, with digests of them, and who it has seen to have picked up.
     _addresses: Set[str] = frozenset()
-    _chosen: tuple[str, list[int]] | None = None
+    _chosen: Sequence[str] = ()
     _picked_up: Set[str] = frozenset()
 
     def __init__(
@@ -100,6 +96,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         on_empty: str = "fail",
         max_parallel_uploads: int = 4,
         delivery_key: str | None = None,
+        send: bool = True,
         slot_timeout: timedelta = timedelta(hours=1),
         wait: bool = False,
         poke_interval: timedelta = timedelta(minutes=1),
@@ -125,6 +122,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             on_empty=on_empty,
             max_parallel_uploads=max_parallel_uploads,
             delivery_key=delivery_key,
+            send=send,
             slot_timeout=slot_timeout,
             wait=wait,
             poke_interval=poke_interval,
@@ -142,7 +140,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         from outbound_transfer.delivery.row import find_row
 
         self.transfer_id = resolve_transfer_id(self.transfer_id)
-        find_row(open_rows(), client.settings.account, self.transfer_id)  # made in the connection's account
+        row = find_row(open_rows(), client.settings.account, self.transfer_id)  # made in the connection's account
+        self._sent = row.read()[1].held if row else {}
         return super().begin(client, context)
 
     def load_recipients(self, delivery: Delivery) -> None:
@@ -164,11 +163,14 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         self.message = first.message if self.message is None else self.message
 
     def _read_first(self) -> Transfer:
-
-        return self._client.get_pickups(self.transfer_id)
+        """Read the first transfer, and note who has picked up that, or another one of the same files."""
+        first = self._client.get_pickups(self.transfer_id)
+        for each in (first, *map(self._client.find_transfer, self._others)):
+            self._picked_up |= _normalized(each.picked_up if each else ())
+        return first
 
     def deliver(self, delivery: Delivery, context: Context, spool: Spool) -> Transfer:
-        from outbound_transfer.delivery.delivery import DraftOutdated
+        from outbound_transfer.delivery.sending import DraftOutdated
 
         given = self.recipients, self.subject, self.message
         while True:  # each time, somebody else has picked up
@@ -183,13 +185,20 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         return order
 
     def _is_outdated(self) -> bool:
-        """Return whether the draft is not to be sent to all of its recipients any more."""
+        """Return whether the draft is not to be sent to all of its recipients any more.
+
+        :raises InvalidDelivery: its files have other bytes than those that were sent.
+        """
+        attached, sent = self._delivery.memory.held, self._sent
+        if different := sorted(name for name in attached.keys() & sent if attached[name].sha256 != sent[name].sha256):
+            raise InvalidDelivery(
+                f"{', '.join(map(repr, different[:5]))}: other content than was sent with transfer {self.transfer_id}, "
+                "of the same size. Nothing is sent. Deliver it with another task"
+            )
         first = self._read_first()
-        self._picked_up |= _normalized(first.picked_up)
         return first.status == CANCELED or bool(self._addresses & self._picked_up)
 
     def check_sources(self, sources: Sequence[Source]) -> None:
-        assert self._first is not None
         wanted = {file.name: file.size for file in self._first.files or ()}
         found = {source.name: source.size for source in sources}
         if different := sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name)):
@@ -200,26 +209,29 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     def _select(self, delivery: Delivery, first: Transfer) -> list[str]:
         """Return to whom to deliver, normalized: whom an earlier attempt may have sent to, otherwise who is left."""
-        from outbound_transfer.delivery.digests import digest, matches
+        from outbound_transfer.delivery.row import hash_of
 
         addresses = sorted(_normalized(recipient.email for recipient in first.recipients))
-        self._picked_up |= _normalized(first.picked_up)
+        digests = {address: hash_of(first.id, address)[:16] for address in addresses}
         memory = delivery.memory
+        before = [address for address in addresses if digests[address] in memory.chosen]
         if delivery.may_have_sent:
+            if not before:
+                raise AlreadyDelivered(
+                    f"Transfer {memory.transfer_id} was sent, or may have been, and is not the second delivery of "
+                    f"transfer {first.id}. Nothing is sent. To deliver that again, trigger a new DAG run."
+                )
             self._chosen = memory.chosen
-            if self._chosen and matches(self._chosen[0], [first.id, identity_of(first)]):
-                return [addresses[position] for position in self._chosen[1]]
-            raise AlreadyDelivered(
-                f"Transfer {memory.transfer_id} was sent, or may have been, and is not the second delivery of transfer "
-                f"{first.id}. Nothing is sent. To deliver that again, trigger a new DAG run."
-            )
-        _check_deliverable(first)
-        outstanding = _normalized(first.not_picked_up) - self._picked_up
-        if not outstanding:
+            return before
+        if first.is_draft:
+            raise InvalidDelivery(f"Transfer {first.id} was never sent, so it cannot be delivered again")
+        if first.status == CANCELED:
+            raise InvalidDelivery(f"Transfer {first.id} was canceled, so it is not delivered again")
+        left = [address for address in before or addresses if address not in self._picked_up]
+        if not left:
             raise AirflowSkipException(f"Everybody has picked up transfer {first.id}: nothing is delivered again")
-        positions = [position for position, address in enumerate(addresses) if address in outstanding]
-        self._chosen = digest([first.id, identity_of(first)]), positions
-        return sorted(outstanding)
+        self._chosen = [digests[address] for address in left]
+        return left
 
 
 class _Reminder(RedeliverFilesOperator):
@@ -235,9 +247,6 @@ class _Reminder(RedeliverFilesOperator):
 
     #: Arguments that it takes from that task, where it is given nothing else.
     taken_over: Sequence[str] = ("recipients",)
-
-    #: Digests of the files that were sent, by name, as far as they are known.
-    _sent_files: Mapping[str, str] = {}
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         with fail_without_retry_on_warehouse_errors():
@@ -256,7 +265,7 @@ class _Reminder(RedeliverFilesOperator):
         for name in self.taken_over:
             if getattr(self, name) is None:
                 setattr(self, name, getattr(source, name))
-        delivery.client.add_secrets(secrets_of(self))
+        delivery.client.secrets.update(secrets_of(self))
 
     def file_specs(self) -> list[ParsedSpec]:
         return self._source.file_specs()
@@ -264,39 +273,49 @@ class _Reminder(RedeliverFilesOperator):
     def find_sources(
         self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
     ) -> list[Source]:
-        return self._source.find_sources(specs, spool, gone)
+        try:
+            return self._source.find_sources(specs, spool, gone)
+        except AirflowSkipException as skip:
+            raise InvalidDelivery(f"The files of transfer {self.transfer_id} are not there any more: {skip}") from skip
 
-    def _is_outdated(self) -> bool:
-        assert self._delivery is not None
-        attached, sent = self._delivery.memory.held, self._sent_files
-        if different := sorted(name for name, file in attached.items() if sent.get(name, file.sha256) != file.sha256):
-            raise InvalidDelivery(
-                f"{', '.join(map(repr, different[:5]))}: other content than was sent with transfer {self.transfer_id}, "
-                "of the same size. Nothing is sent. Deliver it with another task"
-            )
-        return super()._is_outdated()
+    def _related(self) -> list[str]:
+        """Return the ids of all other tasks of the Dag that deliver the same: the first one, and its reminders."""
+        origin = _origin_of(self)
+        tasks = [task.task_id for task in self.dag.tasks if isinstance(task, _Reminder) and _origin_of(task) == origin]
+        return [task_id for task_id in (origin, *tasks) if task_id not in (self.task_id, self.delivering.task_id)]
 
     def _find_sent_transfer(self, client: Client, context: Context) -> str:
         """Return the id of the transfer that the task has sent, whatever has become of the task since.
 
-        :raises AirflowSkipException: it was skipped before its send.
+        :raises AirflowSkipException: it was skipped before its send; or its delivery key was delivered by another run.
         :raises InvalidDelivery: it has sent nothing.
         """
-        from outbound_transfer.airflow_compat.run_state import find_state
+        from outbound_transfer.delivery.attempt import find_state, task_of
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
 
-        ti, task_id = context["ti"], self.delivering.task_id
+        ti, task_id, rows = context["ti"], self.delivering.task_id, open_rows()
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else -1
-        memory = read_memory(open_rows(), (ti.dag_id, ti.run_id, task_id, index))
+        memory = read_memory(rows, (ti.dag_id, ti.run_id, task_id, index))
         first = client.find_transfer(memory.transfer_id) if memory.transfer_id else None
         if first and not first.is_draft:
-            self._sent_files = {name: held.sha256 for name, held in memory.held.items()}
+            if task_of(memory.asked[0])[:2] != (ti.dag_id, ti.run_id):
+                raise AirflowSkipException(
+                    f"Another run delivered transfer {first.id} under the delivery_key of task '{task_id}': this run "
+                    "reminds nobody"
+                )
+            others = [read_memory(rows, (ti.dag_id, ti.run_id, each, index)) for each in self._related()]
+            self._others = [each.transfer_id for each in others if each.phase is Phase.SENDING]
             return first.id
         state = find_state(context, ti.dag_id, ti.run_id, task_id, index)
         if state == "skipped":
             raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
         raise InvalidDelivery(f"Task '{task_id}' has sent nothing (its state: {state}), so nobody is reminded")
+
+
+def _origin_of(task: DeliverFilesOperator) -> str:
+    """Return the id of the task whose delivery a reminder, or a reminder of a reminder, is about."""
+    return _origin_of(task.delivering) if isinstance(task, _Reminder) else task.task_id
 
 
 def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **arguments: Any) -> RedeliverFilesOperator:
@@ -340,14 +359,6 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
     return reminder
 
 
-def _check_deliverable(first: Transfer) -> None:
-    """:raises InvalidDelivery: the transfer was not sent, or somebody has canceled it."""
-    if first.is_draft:
-        raise InvalidDelivery(f"Transfer {first.id} was never sent, so it cannot be delivered again")
-    if first.status == CANCELED:
-        raise InvalidDelivery(f"Transfer {first.id} was canceled, so it is not delivered again")
-
-
 def _normalized(addresses: Iterable[str]) -> frozenset[str]:
     return frozenset(map(normalize_address, addresses))
 
@@ -360,7 +371,7 @@ def _only(addresses: list[str], first: Transfer, recipients: Any) -> list[Any]:
     known = {normalize_address(each.email): each for each in first.recipients}
     if recipients is None:
         return [{"email": known[address].email, "name": known[address].name} for address in addresses]
-    listed = as_recipient_list(recipients)
+    listed = as_recipient_list(parse_text(recipients))
     if repeated := duplicate_addresses(map(_address_of, listed)):
         raise InvalidDelivery(f"recipients has {', '.join(map(show_address, repeated[:5]))} more than once")
     given = {normalize_address(_address_of(each)): each for each in listed}

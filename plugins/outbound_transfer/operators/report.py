@@ -16,7 +16,7 @@ from outbound_transfer.airflow_compat.names import (
     TaskDeferred,
     redact,
 )
-from outbound_transfer.airflow_compat.task_try import TaskTry
+from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.models import to_builtins
 from outbound_transfer.client.outcomes import OUTCOME_KEY, TransferOutcome
 from outbound_transfer.observability import metrics
@@ -76,6 +76,7 @@ class Report:
 
     def possibly_sent_id(self) -> str:
         """Return the id of what this task has sent or may have sent; "" if it has sent nothing."""
+        from outbound_transfer.delivery.attempt import TaskTry
         from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
@@ -97,21 +98,22 @@ class Report:
             show_error(self.row.rows, self.row.key, error)
 
     def _name_transfer(self, error: BaseException) -> None:
-        if not (text := self._describe_send(str(error))):
+        if not (text := self._describe_send(error)):
             return
         if isinstance(error, KeyboardInterrupt | SystemExit):
             self._log.error("%s", text)  # Airflow does not show the text of SystemExit
         if not isinstance(error, SystemExit):
             _change_text(error, text)
 
-    def _describe_send(self, text: str) -> str:
+    def _describe_send(self, error: BaseException) -> str:
         """Return the text of an error with what was sent, or may have been; "" if it says so, or nothing was."""
         from outbound_transfer.delivery.sending import send_in_doubt_warning
 
+        text = str(error)
         if self.is_sent and self.transfer_id:
             return f"Transfer {self.transfer_id} was sent. {text}"
         transfer_id = self.possibly_sent_id()
-        if not transfer_id or transfer_id in text:
+        if not transfer_id or (transfer_id in text and not isinstance(error, CallError)):
             return ""
         end = "" if text.endswith((".", "!", "?")) or not text else "."
         return f"{text}{end} {send_in_doubt_warning(transfer_id)}".strip()

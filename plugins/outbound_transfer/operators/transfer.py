@@ -12,19 +12,18 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
 )
 from outbound_transfer.airflow_compat.rendering import is_unmapped
-from outbound_transfer.airflow_compat.task_try import TaskTry
-from outbound_transfer.client.errors import DeferRequested, InvalidDelivery, TaskNotRunning
-from outbound_transfer.client.models import check_delivery_key
+from outbound_transfer.client.errors import InvalidDelivery, TaskNotRunning
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.operators.arguments import (
     SLOT_TIMEOUT_CHECK,
     Check,
     check_all,
+    check_delivery_key,
     check_literals,
     to_seconds,
 )
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
-from outbound_transfer.operators.errors import fails_without_retry
+from outbound_transfer.operators.errors import DeferRequested, fails_without_retry
 from outbound_transfer.operators.files import (
     FILES_CHECKS,
     FILES_FIELDS,
@@ -48,8 +47,13 @@ from outbound_transfer.operators.new_transfer import (
     prepare_new_transfer,
     secrets_of,
 )
-from outbound_transfer.operators.sending import RehearsalFinished, announce, finishing_rehearsal, to_delivery_result
-from outbound_transfer.operators.summary import delivery_summary
+from outbound_transfer.operators.sending import (
+    RehearsalFinished,
+    announce,
+    delivery_summary,
+    finishing_rehearsal,
+    to_delivery_result,
+)
 from outbound_transfer.operators.wait import OUTCOME_CHECKS, Pickup
 
 if TYPE_CHECKING:
@@ -75,7 +79,18 @@ _OF_THE_WAIT: Final = {
     "accept_partial": False,
 }
 
+
+def _check_send(send: Any, wait: Any) -> None:
+    if not isinstance(send, bool):
+        raise InvalidDelivery(f"send must be True or False, not {send!r:.100}")
+    if wait and not send:
+        raise InvalidDelivery(
+            "wait=True needs send=True: a draft is not picked up. Put a TransferSensor after the send"
+        )
+
+
 DELIVERY_CHECKS: Final = (
+    Check(("send", "wait"), _check_send),
     SLOT_TIMEOUT_CHECK,
     Check(("delivery_key",), lambda key: key is None or check_delivery_key(key)),
     Check(("poke_interval",), lambda interval: to_seconds("poke_interval", interval)),
@@ -104,6 +119,9 @@ class DeliverFilesOperator(OutboundTransferOperator):
     :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
         account is sent, whatever Dag run, task or map index delivers it. A later task gets that transfer, or fails
         if its input differs. By default a delivery is that of one task in one run.
+    :param send: False fills the draft and leaves it to a :class:`.SendTransferOperator`, with an
+        :class:`.ApproveTransferOperator` before it if a person is to decide. A clear makes a new draft, unless this one
+        was sent.
     :param slot_timeout: see :class:`.SendTransferOperator`.
     :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
     :param poke_interval: time between two polls of the transfer.
@@ -114,7 +132,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
     :param accept_partial: succeed as soon as one recipient picked the transfer up.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: free the worker slot during waits: for pickup, and for a slot of the account.
-    :return: the transfer as last read, as :class:`.SendTransferOperator` returns it.
+    :return: the transfer as last read, or the draft, as :class:`.SendTransferOperator` returns it.
     """
 
     template_fields: Sequence[str] = (
@@ -152,6 +170,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         on_empty: str = "fail",
         max_parallel_uploads: int = 4,
         delivery_key: str | None = None,
+        send: bool = True,
         slot_timeout: timedelta = timedelta(hours=1),
         wait: bool = False,
         poke_interval: timedelta = timedelta(minutes=1),
@@ -176,6 +195,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         self.on_empty = on_empty
         self.max_parallel_uploads = max_parallel_uploads
         self.delivery_key = delivery_key
+        self.send = send
         self.slot_timeout = slot_timeout
         self.wait = wait
         self.poke_interval = poke_interval
@@ -220,7 +240,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         from outbound_transfer.files.content import Spool
 
         client = hook.get_conn()
-        if not self._was_deferred:
+        if self.send and not self._was_deferred:
             announce(client, context, self.log)
         self._delivery = delivery = self.begin(client, context)
         if delivery.memory.transfer_id:  # Airflow has removed the XComs of the try that made it
@@ -235,6 +255,9 @@ class DeliverFilesOperator(OutboundTransferOperator):
                 transfer = self.deliver(delivery, context, spool)
         finally:
             self.report.transfer = delivery.transfer
+        if transfer.is_draft:
+            self.log.info("Draft %s is complete. Nothing is sent: another task sends or discards it", transfer.id)
+            return to_delivery_result(transfer, delivery.memory)
         self.report.transfer_id, self.report.is_sent = transfer.id, True
         self.log.info("%s", delivery_summary(transfer, context["ti"], client.settings))
         if self.wait:
@@ -283,7 +306,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
                 self.check_sources(sources)
             return sources
 
-        return Order(new, find_sources)
+        return Order(new, find_sources, sends=self.send)
 
     def load_recipients(self, delivery: Delivery) -> None:
         """Determine to whom to deliver, where the arguments do not say it."""
@@ -328,6 +351,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Finish with the trigger's event, if it is about the transfer that was sent."""
+        from outbound_transfer.delivery.attempt import TaskTry
         from outbound_transfer.delivery.check import is_of
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory

@@ -16,7 +16,6 @@ from outbound_transfer.airflow_compat.names import (
     AirflowSkipException,
     timezone,
 )
-from outbound_transfer.airflow_compat.run_state import read_clears
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.outcomes import TransferOutcome, describe, status_hint
@@ -24,16 +23,13 @@ from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import Check, require_choice, to_seconds
 from outbound_transfer.operators.errors import fail_without_retry
-from outbound_transfer.waiting.rules import FAIL, OUTCOMES, SKIP, Rules, WaitEnd, skip_reason, wait_outcome
+from outbound_transfer.waiting.wait import FAIL, OUTCOMES, SKIP, Rules, WaitEnd, skip_reason, wait_outcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)
-
-#: Where a task stores the deadline of its wait.
-_DEADLINE: Final = "outbound_transfer_deadline"
 
 #: Ends a wait that finds another transfer under the id than the one that was sent.
 _OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
@@ -63,16 +59,9 @@ class Pickup:
 
     def deadline(self) -> datetime:
         """Return when the wait times out: stored, so that it survives a retry. A clear starts it anew."""
-        from outbound_transfer.delivery.notes import state_store
+        from outbound_transfer.delivery.row import keep_deadline
 
-        store, clears = state_store(self._context), list(read_clears(self._context))
-        stored: Any = store.get(_DEADLINE, default=None)
-        if isinstance(stored, dict) and stored.get("clear_counters") == clears:
-            return datetime.fromisoformat(stored["deadline"])
-        deadline = timezone.utcnow() + timedelta(seconds=self._timeout)
-        note = {"deadline": deadline.isoformat(), "clear_counters": clears}
-        store.set(_DEADLINE, note)
-        return deadline
+        return keep_deadline(self._context, timezone.utcnow() + timedelta(seconds=self._timeout))
 
     def run(self, hook: OutboundTransferHook, transfer: Transfer) -> Transfer:
         """Wait for a transfer that was just read, and return it as last read.
@@ -113,9 +102,9 @@ class Pickup:
         if self._told != (line := describe(transfer)):
             self._told, hint = line, status_hint(transfer)
             self._task.log.log(logging.WARNING if hint else logging.INFO, "%s%s", line, hint)
-            from outbound_transfer.delivery.shown import show_seen  # not with a Dag file: it loads SQLAlchemy
+            from outbound_transfer.delivery.shown import show  # not with a Dag file: it loads SQLAlchemy
 
-            show_seen(self._account, conn_id, {transfer.id: transfer})
+            show(conn_id, self._account, {transfer.id: transfer})
         outcome = self._rules.outcome_of(transfer)
         if outcome is not None:
             metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=conn_id)

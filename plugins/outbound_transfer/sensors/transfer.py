@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, timezone
-from outbound_transfer.client.models import resolve_transfer_id, to_summary_dict
+from outbound_transfer.client.models import to_summary_dict
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.links.transfer import TransferLink, push_awaited_transfer
-from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, check_all, check_literals
+from outbound_transfer.links.transfer import TransferLink, push_link
+from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, check_all, check_literals, resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
 from outbound_transfer.operators.errors import fail_without_retry
 from outbound_transfer.operators.report import report_outcome
@@ -87,7 +87,9 @@ class TransferSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         with self._waiting(context):
-            push_awaited_transfer(context, self.outbound_transfer_conn_id, self._pickup.transfer_id)
+            # An unusable connection ends the task here, in each mode alike: a triggerer would wait for a better one.
+            settings = OutboundTransferHook(self.outbound_transfer_conn_id).read_settings()
+            push_link(context, settings, self._pickup.transfer_id)
             if self.deferrable:
                 self._pickup.defer(end_from_trigger=self._can_end_from_trigger())
             if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try

@@ -7,14 +7,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event
-from outbound_transfer.client.errors import DeferRequested, MalformedResponse
+from outbound_transfer.client.errors import MalformedResponse
 from outbound_transfer.client.models import to_epoch
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import ACCOUNT_CHECK, Check, check_all, to_optional, to_whole_number
 from outbound_transfer.operators.base import OutboundTransferOperator
-from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
-from outbound_transfer.transfers.progress import IngestProgress, progress_from_event
+from outbound_transfer.operators.errors import DeferRequested, fail_without_retry_on_warehouse_errors
+from outbound_transfer.transfers.progress import IngestProgress
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -107,7 +109,7 @@ class EventFeedOperator(OutboundTransferOperator):
         :param deferral: the other arguments of the base class.
         :raises msgspec.ValidationError: ``progress`` is invalid.
         """
-        self._progress = progress_from_event({} if progress is None else progress)
+        self._progress = msgspec.convert(progress or {}, IngestProgress)
         return super().resume(context, event, **deferral)
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
@@ -159,7 +161,7 @@ class EventFeedOperator(OutboundTransferOperator):
         self._ingest.log_poll(getattr(error, "status", None), str(error))
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
-        return {**super()._resume_arguments(request), **self._ingest.progress.as_kwargs()}
+        return {**super()._resume_arguments(request), "progress": msgspec.to_builtins(self._ingest.progress)}
 
 
 def _emit_page_metrics(account: str, page: Page, new_events: int, now: float) -> None:

@@ -80,9 +80,9 @@ class EventFeedToIcebergOperator(EventFeedOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
         """Return what was read and written; called by the OpenLineage provider if it is installed."""
-        from outbound_transfer.operators.openlineage import lake_lineage
+        from outbound_transfer.operators.openlineage import loading_lineage
 
-        return lake_lineage(f"iceberg://{self.iceberg_conn_id}", (self.table,), self)
+        return loading_lineage("events", f"iceberg://{self.iceberg_conn_id}", (self.table,), self)
 
     def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
         from outbound_transfer.lake.catalog import open_catalog

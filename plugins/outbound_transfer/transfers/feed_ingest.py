@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from outbound_transfer.client.errors import CallError
-from outbound_transfer.client.traces import trace
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.store.destination import PollRecord
 from outbound_transfer.store.errors import CursorMoved, first_line
-from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.traces import trace
+from outbound_transfer.transfers.progress import IngestProgress, excess_of, positions_in
+from outbound_transfer.wording import pluralize
 
 if TYPE_CHECKING:
     from outbound_transfer.client.events import Page
@@ -107,13 +107,13 @@ class FeedIngest:
         cursor that is further beyond the lines than others that were accepted here is accepted if an earlier response
         claimed at least half of the distance; half, because a feed grows between two responses.
         """
-        usual = self.progress.excess if page.events and not page.has_positions else 0
-        distance = page.next_cursor - page.cursor
-        if page.excess <= usual or distance <= 2 * self.progress.claimed:
+        usual = self.progress.excess if page.events and not positions_in(page) else 0
+        distance, excess = page.next_cursor - page.cursor, excess_of(page)
+        if excess <= usual or distance <= 2 * self.progress.claimed:
             return True
         self.progress = replace(self.progress, claimed=max(distance, self.progress.claimed))
         lines = len(page.events) + len(page.rejected)
-        self.log_poll(200, f"X-Next-Cursor {page.next_cursor} is {page.excess} beyond what {lines} lines account for")
+        self.log_poll(200, f"X-Next-Cursor {page.next_cursor} is {excess} beyond what {lines} lines account for")
         return False
 
     def _load(self, page: Page) -> None:

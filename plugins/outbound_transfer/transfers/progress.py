@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from outbound_transfer.client.events import Page
-from outbound_transfer.client.wording import pluralize
+from outbound_transfer.client.events import Page, parse_position
+from outbound_transfer.wording import pluralize
 
 #: Limits for the types of events, which the service names: they are stored in the deferred task and the XCom.
 MAX_TYPES: Final = 50
@@ -52,7 +52,7 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cursor_to=page.next_cursor,
             has_more=page.has_more,
             types=_count_types(self.types, page),
-            excess=max(self.excess, page.excess),
+            excess=max(self.excess, excess_of(page)),
         )
 
     def is_done(self, max_pages: int | None) -> bool:
@@ -66,22 +66,29 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             f"cursor {self.cursor_from} to {self.cursor_to}, {'more to come' if self.has_more else 'caught up'}"
         )
 
-    def as_kwargs(self) -> dict[str, Any]:
-        """Return the counts as an argument of the method that resumes the task."""
-        return {"progress": msgspec.to_builtins(self)}
-
     def summary(self) -> dict[str, Any]:
         """Return the counts as the operator returns them."""
         counts: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in counts.items() if name not in ("excess", "claimed")}
 
 
-def progress_from_event(progress: Any) -> IngestProgress:
-    """Return the counts that a deferral brought back.
+def positions_in(page: Page) -> list[int]:
+    """Return the event ids that are positions: whole numbers up to the next cursor (service-api.md, R44)."""
+    numbers = (parse_position(event.event_id) for event in page.events)
+    return [number for number in numbers if number is not None and page.cursor < number <= page.next_cursor]
 
-    :raises msgspec.ValidationError: they are not those of :meth:`IngestProgress.as_kwargs`.
+
+def excess_of(page: Page) -> int:
+    """Return by how much ``next_cursor`` exceeds what the lines of the page explain; 0 or less if it does not.
+
+    The lines explain a cursor up to the greatest id that is a position, plus one for each other line. Events within
+    the excess would never be requested.
     """
-    return msgspec.convert(progress, IngestProgress)
+    if page.events and page.events[-1].event_id == str(page.next_cursor):
+        return 0
+    positions = positions_in(page)
+    others = len(page.events) - len(positions) + len(page.rejected)
+    return page.next_cursor - max(positions, default=page.cursor) - others
 
 
 def _count_types(types: dict[str, int], page: Page) -> dict[str, int]:

@@ -89,25 +89,6 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     :param csv_formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would take for a formula, as
         ``=…`` or ``@…``; ``keep`` leaves it. Numbers are never changed.
     :param files: further files; see :class:`.AttachFilesOperator`.
-    :param subject: see :class:`.DeliverFilesOperator`.
-    :param recipients: see :class:`.DeliverFilesOperator`.
-    :param message: see :class:`.DeliverFilesOperator`.
-    :param security: see :class:`.DeliverFilesOperator`.
-    :param security_question: see :class:`.DeliverFilesOperator`.
-    :param security_answer: see :class:`.DeliverFilesOperator`.
-    :param archive: see :class:`.DeliverFilesOperator`.
-    :param checksums: see :class:`.DeliverFilesOperator`.
-    :param max_parallel_uploads: see :class:`.DeliverFilesOperator`.
-    :param delivery_key: see :class:`.DeliverFilesOperator`.
-    :param slot_timeout: see :class:`.DeliverFilesOperator`.
-    :param wait: see :class:`.DeliverFilesOperator`.
-    :param poke_interval: see :class:`.DeliverFilesOperator`.
-    :param timeout: see :class:`.DeliverFilesOperator`.
-    :param on_expired: see :class:`.DeliverFilesOperator`.
-    :param on_canceled: see :class:`.DeliverFilesOperator`.
-    :param accept_partial: see :class:`.DeliverFilesOperator`.
-    :param outbound_transfer_conn_id: see :class:`.DeliverFilesOperator`.
-    :param deferrable: see :class:`.DeliverFilesOperator`.
     :return: as :class:`.DeliverFilesOperator` returns it.
     """
 
@@ -123,7 +104,6 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         "timezone",
         "csv_formulas",
     )
-    template_ext: Sequence[str] = (".sql",)
     template_fields_renderers = {"sql": "sql", "parameters": "json", "queries": "json"}  # noqa: RUF012  # as in Airflow
     checks = (*TRANSFER_CHECKS, *MORE_FILES_CHECKS, *QUERY_CHECKS, *DELIVERY_CHECKS)
 
@@ -154,6 +134,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         on_empty: str = "fail",
         max_parallel_uploads: int = 4,
         delivery_key: str | None = None,
+        send: bool = True,
         slot_timeout: timedelta = timedelta(hours=1),
         wait: bool = False,
         poke_interval: timedelta = timedelta(minutes=1),
@@ -188,6 +169,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
             on_empty=on_empty,
             max_parallel_uploads=max_parallel_uploads,
             delivery_key=delivery_key,
+            send=send,
             slot_timeout=slot_timeout,
             wait=wait,
             poke_interval=poke_interval,
@@ -199,6 +181,27 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
             deferrable=deferrable,
             **kwargs,
         )
+
+    def before_rendering(self, fields: Sequence[str]) -> None:
+        if "sql" in fields:
+            self.sql = self._read_template(self.sql)
+        if "queries" in fields and isinstance(self.queries, list | tuple):
+            self.queries = [
+                {**query, "sql": self._read_template(query.get("sql"))} if isinstance(query, Mapping) else query
+                for query in self.queries
+            ]
+        super().before_rendering(fields)
+
+    def _read_template(self, sql: Any) -> Any:
+        """Return the content of a ``.sql`` file of this name; any other value as it is.
+
+        Airflow's ``template_ext`` would read the subject, a file's name and its path in the same way.
+        """
+        if not isinstance(sql, str) or not sql.endswith(".sql"):
+            return sql
+        templates = self.get_template_env()
+        assert templates.loader is not None, "Airflow gives it the Dag's folder and template_searchpath"
+        return templates.loader.get_source(templates, sql)[0]
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         with fail_without_retry_on_warehouse_errors():

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, emit_asset_event, table_asset
 from outbound_transfer.client.client import MAX_PAGE_SIZE
 from outbound_transfer.client.errors import InvalidDelivery, MalformedResponse
-from outbound_transfer.client.wording import pluralize
 from outbound_transfer.observability import metrics
 from outbound_transfer.operators.arguments import ACCOUNT_CHECK, TABLE_CHECKS, check_all, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, OutboundTransferOperator
 from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
 from outbound_transfer.store.naming import DEFAULT_PREFIX
+from outbound_transfer.wording import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -179,9 +179,9 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
     def _show(self, hook: OutboundTransferHook, transfers: Mapping[str, Transfer | None]) -> None:
         """Update the rows of listed deliveries, for the page."""
-        from outbound_transfer.delivery.shown import show_seen
+        from outbound_transfer.delivery.shown import show
 
-        show_seen(hook.get_account, self.outbound_transfer_conn_id, transfers)
+        show(self.outbound_transfer_conn_id, hook.get_account, transfers)
 
     def _refresh_unlisted(self, hook: OutboundTransferHook, tables: TransferTables, transfer_id: str) -> None:
         """Update a transfer that is no longer listed: it was canceled or deleted, or its stored status is outdated."""

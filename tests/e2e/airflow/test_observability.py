@@ -27,14 +27,10 @@ RECIPIENTS = ["ann@example.com", "bob@example.com"]
 SECRETS = ("obs_", "Bearer", *RECIPIENTS)
 
 DAGS = """
-import glob
-from pathlib import Path
-from airflow.sdk import DAG, task
-from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+from airflow.sdk import DAG
 from outbound_transfer.operators.draft import CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
-from support.provider import Upload, build_new_transfer
 
 ARGUMENTS = {{"recipients": {recipients!r}, "files": {glob!r}}}
 
@@ -52,16 +48,6 @@ with DAG("failing", schedule=None):
     CreateTransferOperator(task_id="create", subject="Report", recipients=["ann@example.com"]) >> (
         SendTransferOperator(task_id="send", transfer_id="{{{{ ti.xcom_pull('create') }}}}")
     )
-
-with DAG("hooked", schedule=None):
-    @task
-    def by_hand():
-        with OutboundTransferHook() as hook:
-            draft = hook.create_transfer(build_new_transfer(subject="Report", recipients="ann@example.com"))
-            for path in map(Path, glob.glob({glob!r})):
-                upload = Upload(path.name, path.stat().st_size, lambda: iter([path.read_bytes()]), str(path))
-                hook.attach_file(draft.id, upload)
-    by_hand()
 """
 
 
@@ -191,7 +177,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewStack]:
             "linked",
             "told",
             "failing",
-            "hooked",
             "deliver_with_deadline",
             "redeliver_files",
         )
@@ -319,14 +304,6 @@ def test_a_refused_send_links_to_its_draft(stack: ViewStack) -> None:
         "which remembers nothing of another task's draft, so has no facet"
     )
     assert set(stack.links("failing", run_id, "send").values()) == {f"{stack.sandbox.base_url}/transfers/{draft}"}
-
-
-def test_a_task_that_uses_the_hook_has_lineage(stack: ViewStack) -> None:
-    stack.run("hooked")
-    event = stack.one_event("hooked", "by_hand", "COMPLETE")
-    account = "outbound-transfer://" + stack.sandbox.base_url.removeprefix("http://")
-    assert [(each["namespace"], each["name"]) for each in event["outputs"]] == [(account, "transfers")]
-    assert len(event["inputs"]) == len(FILES)
 
 
 def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> None:

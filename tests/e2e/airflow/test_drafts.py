@@ -1,0 +1,198 @@
+"""Drafts that several tasks fill, approve, send and discard, in a real Airflow."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbound_transfer_sandbox.testing import Sandbox
+from support import memory
+from support.airflow_stack.console import Reporter
+from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
+from support.repository import REPOSITORY
+from support.timeouts import eventually
+
+pytestmark = pytest.mark.e2e
+
+APPROVAL = "deliver_with_approval"
+
+STEPS = """
+from airflow.sdk import DAG, task_group
+from outbound_transfer.operators.draft import (
+    AttachFilesOperator,
+    CreateTransferOperator,
+    DiscardTransferOperator,
+    SendTransferOperator,
+)
+
+FILES = [{files!r} + name for name in ("a.csv", "b.csv", "c.csv")]
+
+
+def create_draft(subject):
+    return CreateTransferOperator(task_id="create", subject=subject, recipients=["ann@example.com"])
+
+
+def send_or_discard(create, *attached):
+    send = SendTransferOperator(task_id="send", transfer_id=create.output)
+    discard = DiscardTransferOperator(task_id="discard", transfer_id=create.output)
+    list(attached) >> send >> discard.as_teardown(setups=create)
+
+
+@task_group
+def mapped():
+    create = create_draft("Mapped")
+    attach = AttachFilesOperator.partial(task_id="attach", transfer_id=create.output).expand(files=FILES)
+    send_or_discard(create, attach)
+
+
+@task_group
+def twice():
+    create = create_draft("Twice")
+    one = AttachFilesOperator(task_id="one", transfer_id=create.output, files=FILES[0])
+    other = AttachFilesOperator(task_id="other", transfer_id=create.output, files=FILES[0])
+    send_or_discard(create, one, other)
+
+
+with DAG("steps", schedule=None):
+    mapped()
+    twice()
+"""
+
+
+class DraftsStack(ManySandboxesStack):
+    """With the example of an approval, and the DAG of this test."""
+
+    def start(self) -> None:
+        self.dags = self.folder / "dags"
+        self.dags.mkdir()
+        shutil.copy(REPOSITORY / "dags" / f"{APPROVAL}.py", self.dags)
+        (self.dags / "steps.py").write_text(STEPS.format(files=f"{self.folder / 'outbox'}/"))
+        super().start()
+
+    def settings(self) -> dict[str, str]:
+        # Airflow may take a task for failed that is answered as soon as it waits: its retry takes the answer up.
+        return super().settings() | memory.settings("state") | {"AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1"}
+
+    def connections(self) -> dict[str, str]:
+        return super().connections() | {
+            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": self.sandboxes[0].airflow_connection(),
+            "AIRFLOW_CONN_STATE": self.database.airflow_connection,
+        }
+
+    def ask(self) -> str:
+        """Start a run that asks for approval, and wait until it does; return the run's id."""
+        run_id = self.airflow.trigger(APPROVAL, {"files": str(self.folder / "outbox" / "*.csv")})
+        self.wait_for(run_id, approve="awaiting_input")
+        return run_id
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        tasks = self.airflow.tasks(dag_id, run_id)
+        return {f"{row['task_id']}{row['map_index'] if row['map_index'] >= 0 else ''}": row["state"] for row in tasks}
+
+    def wait_for(self, run_id: str, **wanted: str) -> None:
+        eventually(lambda: wanted.items() <= self.states(APPROVAL, run_id).items(), interval=0.5)
+
+    def finish(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """Wait until a run has finished; return the states of its tasks."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}"
+        eventually(lambda: self.airflow.call("GET", path)["state"] in ("success", "failed"), interval=0.5)
+        return self.states(dag_id, run_id)
+
+    def options(self, run_id: str) -> list[str]:
+        return list(self.airflow.call("GET", self._request(run_id))["options"])
+
+    def answer(self, run_id: str, option: str) -> None:
+        self.airflow.call("PATCH", self._request(run_id), {"chosen_options": [option], "params_input": {}})
+
+    def clear(self, run_id: str, *task_ids: str) -> None:
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": task_ids}
+        self.airflow.call("POST", f"dags/{APPROVAL}/clearTaskInstances", body)
+
+    @staticmethod
+    def _request(run_id: str) -> str:
+        return f"dags/{APPROVAL}/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DraftsStack]:
+    with running_stack(tmp_path_factory.mktemp("drafts") / "stack", Reporter(), 1, kind=DraftsStack) as stack:
+        stack.wait_for_dags(stack.airflow, APPROVAL, "steps")
+        yield stack
+
+
+@pytest.fixture
+def service(stack: DraftsStack) -> Sandbox:
+    stack.sandboxes[0].reset()
+    stack.sandboxes[0].patch_account(requests_per_window=10**6)
+    return stack.sandboxes[0]
+
+
+def test_what_was_approved_is_sent(stack: DraftsStack, service: Sandbox) -> None:
+    run_id = stack.ask()
+    service.assert_nothing_sent()
+    assert "Waits for approval" in stack.airflow.deliveries_page()
+
+    approve, _ = stack.options(run_id)
+    stack.answer(run_id, approve)
+
+    assert {*stack.finish(APPROVAL, run_id).values()} == {"success"}
+    sent = stack.airflow.xcom(APPROVAL, run_id, "send")
+    assert (service.assert_sent_once(), sent["approval"]["by"] != "") == (sent["id"], True)
+    assert approve.startswith(f"Approve {sent['id']} (")
+
+
+def test_a_rejection_skips_the_send_and_the_draft_is_discarded(stack: DraftsStack, service: Sandbox) -> None:
+    run_id = stack.ask()
+    _, reject = stack.options(run_id)
+    stack.answer(run_id, reject)
+
+    states = stack.finish(APPROVAL, run_id)
+    assert states == {"deliver": "success", "approve": "skipped", "send": "skipped", "discard": "success"}
+    assert stack.airflow.xcom(APPROVAL, run_id, "discard") is True
+    service.assert_nothing_sent()
+
+
+def test_a_clear_of_the_approval_asks_again(stack: DraftsStack, service: Sandbox) -> None:
+    run_id = stack.ask()
+    stack.clear(run_id, "approve")
+    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != "awaiting_input", interval=0.1)
+    stack.wait_for(run_id, approve="awaiting_input")
+    stack.answer(run_id, stack.options(run_id)[0])
+    assert {*stack.finish(APPROVAL, run_id).values()} == {"success"}
+    service.assert_sent_once()
+
+
+def test_an_old_button_approves_no_new_draft(stack: DraftsStack, service: Sandbox) -> None:
+    """Airflow up to 3.3 goes on showing the first request of a task."""
+    run_id = stack.ask()
+    before = stack.options(run_id)
+    stack.clear(run_id, "deliver", "approve", "send")
+    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != "awaiting_input", interval=0.1)
+    stack.wait_for(run_id, approve="awaiting_input")
+    now = stack.options(run_id)
+    stack.answer(run_id, now[0])
+    states = stack.finish(APPROVAL, run_id)
+    if now == before:
+        assert (states["approve"], states["send"]) == ("failed", "upstream_failed")
+        service.assert_nothing_sent()
+    else:
+        assert {*states.values()} == {"success"}
+        service.assert_sent_once()
+
+
+def test_tasks_of_a_map_fill_one_draft_and_two_of_one_name_do_not(stack: DraftsStack, service: Sandbox) -> None:
+    run_id = stack.airflow.trigger("steps", {})
+    states = stack.finish("steps", run_id)
+
+    assert {state for name, state in states.items() if name.startswith("mapped")} == {"success"}
+    transfer_id = service.assert_sent_once()
+    outbox = stack.folder / "outbox"
+    service.assert_delivered(transfer_id, {file.name: file for file in outbox.iterdir()}, "ann@example.com")
+    assert stack.airflow.xcom("steps", run_id, "mapped.discard") is False
+
+    assert "failed" in (states["twice.one"], states["twice.other"])
+    assert states["twice.send"] == "upstream_failed"
+    assert stack.airflow.xcom("steps", run_id, "twice.discard") is True
