@@ -194,7 +194,9 @@ class Database:
                 _check_columns(tx, table)
             if len(found) == len(tables):  # no right to create is needed
                 return
-            if self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
+            if self.name == "postgresql":  # two sessions that create one table at the same time collide in the catalog
+                tx.exec_driver_sql("SELECT pg_advisory_xact_lock(8029759185026510692)")
+            elif self.name == "sqlite":  # whose readers then block no writer; a transaction cannot set that
                 for statement in ("COMMIT", "PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"):
                     tx.exec_driver_sql(statement)
             for table in tables:
