@@ -190,9 +190,15 @@ class Delivery:
         """Delete the draft; return False if it was sent.
 
         :raises AlreadyDelivered: it may have been sent, and the service does not show it any more.
-        :raises WrongTransfer: it may be there under another API key.
+        :raises WrongTransfer: it may be there under another API key; or another transfer has its id.
         """
-        return self.settle(seen=self.look_here()) is not Act.RETURN
+        seen = self.look_here()
+        if seen is Seen.GONE and self.client.find_transfer(self.memory.transfer_id):
+            raise WrongTransfer(
+                f"Under the id {self.memory.transfer_id} is another transfer now, to other recipients or with another "
+                "subject. Nothing is done with it."
+            )
+        return self.settle(seen=seen) is not Act.RETURN
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:

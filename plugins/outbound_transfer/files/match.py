@@ -41,12 +41,12 @@ def match(fs: Any, folder: str, pattern: str, shown: str) -> list[str]:
     hides = isinstance(fs, LocalFileSystem) and not _is_hidden(below)
     try:
         matches = re.compile(glob_translate(below)).match
-        listed = _list(fs, root)
+        listed = _list(fs, root, shown)
     except ValueError as error:
         raise InvalidDelivery(f"{shown!r} is not a pattern: {error}") from None
     except SourceMissing as error:
         raise NothingMatches(f"no file matches {shown!r}: there is no folder {root}") from error
-    files = _files(fs, listed, parts[fixed:], "", (_real_path(fs, root),))
+    files = _files(fs, listed, parts[fixed:], "", (_real_path(fs, root),), shown)
     found = sorted(path for path in files if path == below or (matches(path) and not (hides and _is_hidden(path))))
     fs.invalidate_cache()  # otherwise it tells what a file was when it was listed, also after the file has changed
     if not found:
@@ -67,9 +67,9 @@ def _is_hidden(path: str) -> bool:
     return "/." in f"/{path}"
 
 
-def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
+def _list(fs: Any, folder: str, shown: str) -> list[dict[str, Any]]:
     """Return what a folder holds, as fsspec describes it; not the folder's own entry."""
-    with readable(folder):
+    with readable(f"{shown!r}: {folder}"):
         listed = fs.ls(folder, detail=True)
         if any(info["type"] == "file" and info["name"].lstrip("/") == folder.lstrip("/") for info in listed):
             # adlfs lists only this object, and leaves out what the folder of the same name holds.
@@ -78,7 +78,7 @@ def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
 
 
 def _files(
-    fs: Any, listed: Sequence[dict[str, Any]], parts: Sequence[str], below: str, above: tuple[str, ...]
+    fs: Any, listed: Sequence[dict[str, Any]], parts: Sequence[str], below: str, above: tuple[str, ...], shown: str
 ) -> Iterator[str]:
     """Yield the path below the first folder of each file in a folder, and in those that can hold a match.
 
@@ -86,6 +86,7 @@ def _files(
     :param parts: of the pattern, from the one that the names in this folder must match.
     :param below: the folder's path below the first folder.
     :param above: the real paths of this folder and those above it, since a link may lead back.
+    :param shown: the pattern, for errors.
     """
     rest = parts if parts[0] == "**" else parts[1:]
     for info in listed:
@@ -97,7 +98,7 @@ def _files(
             if rest is parts and info["type"] == "link":  # of a server, which does not say where it leads
                 raise SourceUnreadable(f"{path} is a link, which may lead back: ** does not follow it. Name it.")
             if (real_path := _real_path(fs, path)) not in above:
-                yield from _files(fs, _list(fs, path), rest, f"{below}{name}/", (*above, real_path))
+                yield from _files(fs, _list(fs, path, shown), rest, f"{below}{name}/", (*above, real_path), shown)
 
 
 def _is_folder(fs: Any, info: dict[str, Any]) -> bool:
