@@ -120,7 +120,7 @@ def answer(row: Row, transfer_id: str, attempt: Attempt, option: str, by: str, a
 
 
 def withdraw(row: Row, transfer_id: str, attempt: Attempt) -> None:
-    """Store that nobody is asked any more; the draft cannot be sent until somebody is asked again, and approves it."""
+    """Store that no answer is awaited; the draft is sent only after somebody is asked again and approves it."""
 
     def withdrawn(memory: Memory) -> Memory:
         require_draft(memory, transfer_id, Phase.HANDED_ON)

@@ -36,7 +36,7 @@ class TaskTry(NamedTuple):
     """One try of one task instance of one run, as a row compares it with others.
 
     :ivar map_index: -1 if the task is not mapped.
-    :ivar run_started_at: when the run was started, ISO 8601 in UTC: a run may be deleted and made anew under its id.
+    :ivar run_started_at: when the run was started, ISO 8601 in UTC: a deleted run may return under its id.
     :ivar is_fresh: the task's first try, in a run that was not cleared: it has nothing to remember.
     """
 
@@ -59,7 +59,7 @@ class TaskTry(NamedTuple):
             -1 if ti.map_index is None else ti.map_index,
             int(ti.try_number),
             run.start_date.astimezone(UTC).isoformat(timespec="microseconds") if run.start_date else "",
-            # In a run that was cleared, a task instance that was deleted is made anew as a first try.
+            # In a run that was cleared, a deleted task instance is created again as a first try.
             ti.try_number == 1 and not run.clear_number,
         )
 

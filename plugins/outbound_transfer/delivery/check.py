@@ -25,6 +25,14 @@ def is_of(memory: Memory, transfer: Transfer) -> bool:
     return transfer.id == memory.transfer_id and is_meant
 
 
+def reused_id(transfer_id: str) -> WrongTransfer:
+    """Return the error for a draft's id under which the service shows another transfer."""
+    return WrongTransfer(
+        f"Under the id {transfer_id} is another transfer now, to other recipients or with another subject. Nothing is "
+        "done with it."
+    )
+
+
 def check_sent(memory: Memory, transfer: Transfer) -> None:
     """Compare a sent transfer with what was meant.
 

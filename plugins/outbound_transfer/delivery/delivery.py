@@ -24,7 +24,7 @@ from outbound_transfer.client.errors import AlreadyDelivered, InvalidState, NotF
 from outbound_transfer.client.models import Transfer, identity_of
 from outbound_transfer.client.new_transfer import NewTransfer
 from outbound_transfer.delivery.attempt import Attempt
-from outbound_transfer.delivery.check import FindSources, changed_files, check_sent, is_comparable, is_of
+from outbound_transfer.delivery.check import FindSources, changed_files, check_sent, is_comparable, is_of, reused_id
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
 from outbound_transfer.delivery.draft import Filling
 from outbound_transfer.delivery.row import Memory, Row, digest, hash_of, matches
@@ -93,7 +93,7 @@ class Delivery:
 
         :param on_draft: called once the draft or the sent transfer is known.
         :raises AlreadyDelivered: something else was sent, or may have been.
-        :raises DraftOutdated: ``order.is_outdated`` says so; there is no draft any more.
+        :raises DraftOutdated: ``order.is_outdated`` says so; the draft was deleted.
         """
         act, fresh = self.prepare(order), None
         on_draft()
@@ -194,10 +194,7 @@ class Delivery:
         """
         seen = self.look_here()
         if seen is Seen.GONE and self.client.find_transfer(self.memory.transfer_id):
-            raise WrongTransfer(
-                f"Under the id {self.memory.transfer_id} is another transfer now, to other recipients or with another "
-                "subject. Nothing is done with it."
-            )
+            raise reused_id(self.memory.transfer_id)
         return self.settle(seen=seen) is not Act.RETURN
 
     @contextmanager
@@ -261,9 +258,9 @@ class Delivery:
         """
         memory, transfer = self.memory, self.known()
         check_sent(memory, transfer)
-        # Another task that takes over a delivery key asks anew, as a clear does, and a run that is made again.
-        is_asked_anew = is_comparable(memory, memory.entries.values()) and memory.asked != self.attempt.asked
-        if is_asked_anew and (changes := changed_files(memory.held, order.find_sources)):
+        # Another task that takes over a delivery key asks again, as a clear does, and a run that is made again.
+        asks_again = is_comparable(memory, memory.entries.values()) and memory.asked != self.attempt.asked
+        if asks_again and (changes := changed_files(memory.held, order.find_sources)):
             raise self._refusal(Refuse.OTHER_INPUT, changes)
         log.info("Transfer %s (%s) was sent by an earlier attempt", transfer.id, transfer.status)
 

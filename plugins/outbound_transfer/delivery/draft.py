@@ -17,10 +17,17 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from outbound_transfer.client.client import Client
-from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, DraftInUse, FileConflict, WrongTransfer
+from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, DraftInUse, FileConflict
 from outbound_transfer.client.models import File, Transfer
 from outbound_transfer.delivery.attempt import StaleTry
-from outbound_transfer.delivery.check import FindSources, changed_files, is_comparable, is_of, require_file_list
+from outbound_transfer.delivery.check import (
+    FindSources,
+    changed_files,
+    is_comparable,
+    is_of,
+    require_file_list,
+    reused_id,
+)
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import AGAIN, Entry, Memory, Row, require_draft
 from outbound_transfer.files.attached import Held, Taken, attach_sources, shorten
@@ -136,10 +143,7 @@ class Filling:
     def _read(self) -> Transfer:
         transfer = self._client.get_transfer(self._id)
         if not is_of(self._row.memory, transfer):
-            raise WrongTransfer(
-                f"Under the id {self._id} is another transfer now, to other recipients or with another subject. "
-                "Nothing is done with it."
-            )
+            raise reused_id(self._id)
         require_file_list(transfer)
         return transfer
 
@@ -163,7 +167,7 @@ class Filling:
             raise FileConflict(f"Draft {self._id} is of a task that fills and sends it alone. Nothing is attached.")
         self._entry = memory.entries.get(self._who, Entry())  # as it was
         self._claim = self._entry.claim + 1
-        if memory.phase is Phase.SENDING:  # nobody changes its files any more
+        if memory.phase is Phase.SENDING:  # its files stay as they are
             return memory
         return self._with(memory, replace(self._entry, claim=self._claim, is_open=True))
 

@@ -1,7 +1,7 @@
 """Begin a delivery: that of a task instance, or that of a delivery key, which is sent once across tasks, runs and Dags.
 
 The row of a key is claimed by whoever delivers under it. While Airflow runs its owner, or is going to, others are
-refused and retried, so that two do not take turns; an owner presumed dead by mistake can store nothing any more.
+refused and retried, so that two do not take turns; an owner presumed dead by mistake can no longer store anything.
 """
 
 from __future__ import annotations

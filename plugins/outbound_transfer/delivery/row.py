@@ -87,7 +87,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar security: the option of the draft, which the service does not return.
     :ivar is_rehearsal: the draft is, or was, never sent, wherever the connection leads by then.
     :ivar chosen: digests of the addresses to which a transfer is delivered again; see :class:`.RedeliverFilesOperator`.
-    :ivar approval: without one, nobody need approve what is sent.
+    :ivar approval: None if the send needs no approval.
     :ivar entries: by task instance; "" if the task that makes the draft attaches its files.
     :ivar wait: the deadline of the task's wait for pickup, and what a clear changes; see :func:`.keep_deadline`.
     """
@@ -240,7 +240,7 @@ class Row:
         """Begin an attempt. From now on, no earlier one can store anything of the draft.
 
         :param check: raises an error if the row must not be claimed.
-        :param is_own: the row is the task instance's own. If its run was deleted and made again, the row begins anew.
+        :param is_own: the row is the task instance's own. If its run was created again, the row starts empty.
         :raises StaleTry: a later attempt of the same task instance has claimed the row.
         """
         name = task_name(by.task)

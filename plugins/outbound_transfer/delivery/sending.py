@@ -51,7 +51,7 @@ class Sending:
         :raises DraftChanged: the draft was replaced, or does not hold the files that were attached.
         :raises DraftInUse: a task that attaches files is at work.
         :raises DraftOutdated: another draft is to be made.
-        :raises AlreadyDelivered: another task of the run has sent the same; or the service does not show it any more.
+        :raises AlreadyDelivered: another task of the run has sent the same; or the service no longer shows it.
         :raises Rehearsed: the connection rehearses, or did when the draft was made.
         :raises StaleTry, TaskNotRunning: another attempt decides now.
         :raises WrongTransfer: what was sent is not what was meant.

@@ -75,7 +75,7 @@ def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
 
 
 def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[Source]:
-    """Return the files, and behind them one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
+    """Return the files, followed by one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
 
     Each file is read once more than it is uploaded. No name needs to be escaped: the service takes no line breaks and
     no backslashes (service-api.md, R31).

@@ -304,7 +304,7 @@ class DiscardTransferOperator(OutboundTransferOperator):
 
     :param transfer_id: the draft; empty if its task created none, then nothing is done.
     :param outbound_transfer_conn_id: the Airflow connection.
-    :return: False if the transfer was sent; True if the draft was removed, or is not there any more.
+    :return: False if the transfer was sent; True if the draft was removed, or is gone.
     """
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")

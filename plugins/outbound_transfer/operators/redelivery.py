@@ -185,7 +185,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         return order
 
     def _is_outdated(self) -> bool:
-        """Return whether the draft is not to be sent to all of its recipients any more.
+        """Return whether one of the draft's recipients must no longer get it.
 
         :raises InvalidDelivery: its files have other bytes than those that were sent.
         """

@@ -58,7 +58,7 @@ class Pickup:
         self._told = ""
 
     def deadline(self) -> datetime:
-        """Return when the wait times out: stored, so that it survives a retry. A clear starts it anew."""
+        """Return when the wait times out: stored, so that it survives a retry. A clear restarts it."""
         from outbound_transfer.delivery.row import keep_deadline
 
         return keep_deadline(self._context, timezone.utcnow() + timedelta(seconds=self._timeout))

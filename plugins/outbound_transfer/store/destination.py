@@ -63,7 +63,7 @@ def check_account(account: str) -> None:
 def check_address(account: str, bound: str | None, address: str, remedy: str) -> None:
     """Check that an account's name stands for the account that a connection leads to.
 
-    :param bound: the site address that the name is bound to; None if it is not bound any more.
+    :param bound: the site address that the name is bound to; None if it is no longer bound.
     :param address: the site address of the connection.
     :param remedy: how the name is freed.
     :raises OtherAccount: it stands for another one.

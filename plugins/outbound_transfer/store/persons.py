@@ -24,7 +24,7 @@ _PERSONAL: Final = {
     table: names for table in TABLES if (names := [each.name for each in table.columns if each.info.get("personal")])
 }
 
-#: Statuses of transfers that nobody can pick up any more.
+#: Statuses of transfers that can no longer be picked up.
 _FINISHED: Final = (*TERMINAL_STATUSES, DELETED)
 
 #: Lines of a feed that one transaction of a retention deletes at most.

@@ -39,7 +39,7 @@ PACE: Final = 2.5
 #: Seconds after which a poll that failed is repeated.
 RETRY_SECONDS: Final = 30.0
 
-#: Seconds after which a poll begins anew, without what it knows of listings and of a database that has failed.
+#: Seconds after which a poll restarts, without what it knows of listings and of a database that has failed.
 READER_LIFE: Final = 3_600.0
 
 #: Seconds after its deadline in which a wait may end with what a last poll reads.
