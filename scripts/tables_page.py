@@ -1,7 +1,4 @@
-"""Bring docs/tables.md up to date: everything below its introduction comes from the table definitions.
-
-The columns in docs/warehouses.md come from the schema of the lake's rows.
-"""
+"""Bring docs/tables.md up to date: everything below its introduction comes from the table definitions."""
 
 from __future__ import annotations
 
@@ -10,10 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from sqlalchemy import Column, Table
 
-from outbound_transfer.lake.rows import SCHEMA
 from outbound_transfer.store import tables
 from outbound_transfer.store.deliveries import deliveries_table
 from outbound_transfer.store.naming import DEFAULT_PREFIX
@@ -21,7 +16,6 @@ from outbound_transfer.store.types import FLAG, WHOLE, Time
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 PAGE: Final = DOCS / "tables.md"
-LAKE_PAGE: Final = DOCS / "warehouses.md"
 #: Tables that the provider keeps for itself: the page has no columns of them.
 INTERNAL: Final = (
     "transfer_sync",
@@ -48,21 +42,9 @@ def updated(page: str) -> str:
     return "\n\n".join([introduction, *map(_section, shown), _internal()]) + "\n"
 
 
-def updated_lake(page: str) -> str:
-    """Return ``page`` with the columns of the lake's rows, in place of those that it has."""
-    rows = ["| column | type | | description |", "|---|---|---|---|", *map(_field, SCHEMA)]
-    return re.sub(r"\| column \| type \|.*?(?=\n\n)", lambda _: "\n".join(rows), page, count=1, flags=re.DOTALL)
-
-
-def _field(field: pa.Field) -> str:
-    type_ = "timestamp" if pa.types.is_timestamp(field.type) else f"{field.type}".replace("int64", "integer")
-    comment = field.metadata[b"doc"].decode()
-    return f"| `{field.name}` | {type_} | {'NULL allowed' if field.nullable else ''} | {comment} |"
-
-
 def _section(table: Table) -> str:
     heading = f"## `{DEFAULT_PREFIX}{table.name}`"
-    rows = ["| column | type | | description |", "|---|---|---|---|", *map(_row, table.columns)]
+    rows = ["| column | type | description |", "|---|---|---|", *map(_row, table.columns)]
     comment = textwrap.fill(_linked(table.comment or ""), 120, break_long_words=False, break_on_hyphens=False)
     return f"{heading}\n\n{comment}\n\n" + "\n".join(rows)
 
@@ -79,10 +61,10 @@ def _internal() -> str:
 
 
 def _row(column: Column) -> str:
-    remark = "key" if column.primary_key else "NULL allowed" if column.nullable else ""
+    remark = ", key" if column.primary_key else ", nullable" if column.nullable else ""
     comment = f"{column.comment}{_personal(column)}"
     type_ = next((name for kind, name in TYPES.items() if kind in (column.type, type(column.type))), "text")
-    return f"| `{column.name}` | {type_} | {remark} | {comment} |"
+    return f"| `{column.name}` | {type_}{remark} | {comment} |"
 
 
 def _personal(column: Column) -> str:
@@ -101,4 +83,3 @@ def _linked(comment: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(updated(PAGE.read_text()))
-    LAKE_PAGE.write_text(updated_lake(LAKE_PAGE.read_text()))

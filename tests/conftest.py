@@ -30,7 +30,7 @@ NIGHTLY_PATHS = tuple(
         "resilience/fault_matrix/test_listings.py",
         *(f"sandbox/contract/test_{subject}.py" for subject in ("fuzz", "space", "state_machine")),
         *("benchmarks/", "e2e/airflow/", "e2e/dbt/", "e2e/readme/", "e2e/warehouses/"),
-        *("e2e/browser/test_sandbox_ui.py", "e2e/demo/test_quickstart.py"),
+        "e2e/browser/test_sandbox_ui.py",
     )
 )
 

@@ -29,7 +29,7 @@ PREFIX = "outbound_transfer."
 def documented() -> dict[str, tuple[str, set[str]]]:
     """Type and tags of each metric by its name, as the documentation has them."""
     rows = re.findall(
-        rf"^\| `{re.escape(PREFIX)}(\w+)` \| (\w+) \| [^|]+ \| ([^|]+) \|",
+        rf"^\| `{re.escape(PREFIX)}(\w+)` \| (\w+), [^|]+ \| ([^|]+) \|",
         (REPOSITORY / "docs/observability.md").read_text(),
         re.MULTILINE,
     )
