@@ -25,4 +25,4 @@ def test_every_target_that_is_named_exists() -> None:
 
 
 def test_it_is_short() -> None:
-    assert len(README.splitlines()) <= 130
+    assert len(README.splitlines()) <= 110
