@@ -13,6 +13,10 @@ RUN := PYTHONPATH=tests $(BIN)/python
 RUN_WITH := $(if $(AIRFLOW),python=$$($(RUN) -m versions.environments $(AIRFLOW)) && PYTHONPATH=tests $$python,$(RUN))
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links
+# What tests use of the package. MySQL's driver is built with its server (.mariadb).
+EXTRAS := sandbox,sqlite,postgres,duckdb,iceberg,parquet,xlsx,s3,azure,sftp,slack,smtp,openlineage,celery
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+	--build-constraint constraints.txt --editable '.[$(EXTRAS)]'
 # WORKERS: processes that run tests. What they start shares the machine's cores with them; some only wait.
 # SEED: of what is chosen by chance. Without one, a test chooses the same at each run.
 PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hypothesis-seed=$(SEED))
@@ -30,8 +34,7 @@ setup: .venv/.complete ## Make .venv with everything in it (the targets below ca
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed, this is " + sys.version; import ensurepip'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
-		--build-constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --group dev
 	touch $@
 
 demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (KEEP=1 leaves it running, AIRFLOW=3.1.8)
@@ -165,12 +168,11 @@ sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox
 
 constraints: setup ## Pin the newest versions of everything that set-up installs
-	$(PIN) --all-extras --output-file constraints.txt pyproject.toml
+	$(PIN) --all-extras --group dev --group docs --output-file constraints.txt pyproject.toml
 	$(PIN) --output-file constraints/dbt.txt constraints/dbt.in
 
 docs: setup ## Build the documentation's site in site/; a warning is an error
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
-		--build-constraint constraints.txt --editable '.[dev,docs]'
+	$(INSTALL) --group docs
 	$(RUN) scripts/dbt_site.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

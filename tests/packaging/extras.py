@@ -16,19 +16,15 @@ from support import azurite, mariadb, object_storage, postgres, sftp_server
 from support.mail_server import MailServer
 from support.threads import serving
 
-#: What is no user's.
-_OWN = {"dev", "docs"}
-
 #: A port at which nobody listens.
 _NOBODY = "http://127.0.0.1:9"
 
 
 def extras_of(wheel: Path) -> list[str]:
-    """The extras that users install."""
+    """The extras of the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        found = re.findall(r"^Provides-Extra: (\S+)", archive.read(metadata).decode(), re.MULTILINE)
-    return [extra for extra in found if extra not in _OWN]
+        return re.findall(r"^Provides-Extra: (\S+)", archive.read(metadata).decode(), re.MULTILINE)
 
 
 @contextmanager

@@ -34,6 +34,8 @@ DISTRIBUTION = "airflow-provider-outbound-transfer"
 UV = Path(sys.executable).with_name("uv")
 CONSTRAINTS = REPOSITORY / "constraints.txt"
 SBOM = "sbom.cdx.json"
+#: Extras that the tests need.
+TESTED = "sandbox,sqlite,postgres,duckdb,mysql,iceberg,parquet,xlsx,s3,azure,sftp,slack,smtp,openlineage,celery"
 COMMANDS = {
     ("providers", "list"): DISTRIBUTION,
     ("providers", "get", DISTRIBUTION): DISTRIBUTION,
@@ -110,11 +112,13 @@ def try_out(wheel: Path, sdist: Path, python: Path, folder: Path, workers: str) 
             if expected not in said:
                 raise Failed(f"airflow {' '.join(command)} does not say {expected}:\n{said}")
     with step(f"Python {name}: tests of the source archive"):
-        install(environment, wheel, "dev,mysql")  # dev lacks the driver of the tests on MariaDB
+        install(environment, wheel, TESTED)
+        tools = ("--constraint", CONSTRAINTS, "--group", f"{REPOSITORY / 'pyproject.toml'}:dev")
+        run(UV, "pip", "install", "--python", environment / "bin/python", *tools)
         run_tests(
             environment, unpacked(sdist, folder), workers,
             *("tests/unit", "tests/repository", "tests/sandbox/contract"),
-            *("tests/integration/warehouse", "tests/integration/test_shared_poll.py"),
+            *("tests/integration/store", "tests/integration/test_shared_poll.py"),
         )  # fmt: skip
 
 
@@ -147,7 +151,8 @@ def try_out_lowest(wheel: Path, sdist: Path, python: Path, folder: Path, workers
         run(*pip, "--no-deps", wheel)
         run(environment / "bin/python", "-I", REPOSITORY / "tests/packaging/check_bare.py", home, cwd=folder)
     with step("Lowest direct versions: unit tests of the source archive"):
-        run(*lowest, "--extra", "dev")
+        extras = [f"--extra={extra}" for extra in TESTED.split(",") if extra != "mysql"]
+        run(*lowest, *extras, "--group", f"{sources / 'pyproject.toml'}:dev")
         run_tests(environment, sources, workers, "tests/unit")
 
 
