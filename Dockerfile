@@ -1,6 +1,7 @@
 # Airflow with this provider, in the very versions that it is tested with: the slim image brings Airflow's core only,
 # and everything else comes from constraints.txt. Not built on the machines where it is developed (no container engine).
-FROM apache/airflow:slim-3.3.2-python3.11
+ARG AIRFLOW_VERSION=3.3.2
+FROM apache/airflow:slim-${AIRFLOW_VERSION}
 
 # Named volumes take their owner from these folders.
 RUN mkdir -p /opt/airflow/auth /opt/airflow/sandbox
