@@ -1,90 +1,138 @@
-"""MkDocs hooks: show files from outside ``docs/`` on the site, so that the pages' links work there as on GitHub.
+"""MkDocs hooks: show files from outside ``docs/`` on the site, and make links of what docstrings cite.
 
-A link such as ``../dags/deliver_files.py`` leads out of the documentation's folder. Each file that a page links to in
-this way becomes a page of the site: Markdown as it is, anything else as a block of code.
+A link to a Markdown file or a picture such as ``../CONTRIBUTING.md`` leads out of the documentation's folder: the file
+becomes a page of the site. A link to any other file leads to the repository.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 #: A Markdown link or image to a relative path, with its anchor.
 LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 #: What dbt documents of its models, as `scripts/dbt_site.py` has written it, and its place on the site.
-DBT_DOCS: Final = Path(__file__).resolve().parents[1] / "build/dbt-docs.html"
+DBT_DOCS: Final = ROOT / "build/dbt-docs.html"
 DBT_PAGE: Final = "dbt.md"
 REPOSITORY: Final = "repository"
-LANGUAGES: Final = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
+SHOWN: Final = {".md", ".svg", ".png"}
+#: A role of Sphinx in a docstring, as Markdown renders it; and a cited rule of the service.
+ROLE: Final = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?\.?([\w.]+)</code>")
+RULE: Final = re.compile(r"\bR(\d+)\b")
+CITATION: Final = re.compile(r"service-api\.md, (R\d+(?:(?:,| and| to) R\d+)*)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version at the foot of each page."""
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "plugins/outbound_transfer/__init__.py").read_text())
+    assert version
+    config.copyright = f"Version {version[1]}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each file outside the documentation that a page of it links to, directly or not; and dbt's."""
+    """Add a page for each Markdown file or picture that a page links to, directly or not; and dbt's."""
     docs = Path(config.docs_dir)
     waiting = [docs / file.src_uri for file in files.documentation_pages()]
     added: set[Path] = set()
     while waiting:
         page = waiting.pop()
         for path, _ in LINK.findall(page.read_text()):
-            target = Path(os.path.normpath(page.parent / path))
-            if target.is_relative_to(docs) or target in added or not target.exists():
+            target = _target(page, path)
+            if target.is_relative_to(docs) or target in added or target.suffix not in SHOWN or not target.exists():
                 continue
             added.add(target)
             if target.suffix == ".md":
                 waiting.append(target)
-            if target.is_file():
-                files.append(_generated(config, target, docs))
+            files.append(File.generated(config, _site_uri(docs, target), abs_src_path=str(target)))
     files.append(File.generated(config, DBT_DOCS.name, abs_src_path=str(DBT_DOCS)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave the documentation's folder to the pages that :func:`on_files` added."""
+    """Point links that leave the documentation's folder to pages of the site, or to the repository."""
     docs = Path(config.docs_dir)
     uri = page.file.src_uri
-    source = _original(docs, uri)
+    source = ROOT / uri.removeprefix(f"{REPOSITORY}/") if uri.startswith(f"{REPOSITORY}/") else docs / uri
 
     def rewritten(match: re.Match[str]) -> str:
         path, anchor = match.groups(default="")
-        target = Path(os.path.normpath(source.parent / path))
-        if target.is_dir() and (target / "README.md").exists():
-            target /= "README.md"
+        target = _target(source, path)
         new = _site_uri(docs, target)
-        if files.get_file_from_path(new) is None:
-            return match.group()
-        return f"]({os.path.relpath(new, Path(uri).parent)}{anchor})"
+        if files.get_file_from_path(new) is not None:
+            return f"]({os.path.relpath(new, Path(uri).parent)}{anchor})"
+        if target.exists():
+            return f"]({config.repo_url}/blob/main/{target.relative_to(ROOT)}{anchor})"
+        return match.group()
 
     if uri == DBT_PAGE:
         markdown += f"\n\n[Models, columns and lineage]({DBT_DOCS.name}), as dbt documents them.\n"
     return LINK.sub(rewritten, markdown)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Link the names and the rules of the service that docstrings cite."""
+    rules = get_relative_url("service-api/", page.url)
+
+    def named(match: re.Match[str]) -> str:
+        name = match[1]
+        full = name if name.startswith("outbound_transfer") else documented_names().get(name)
+        code = f"<code>{name.rpartition('.')[2]}</code>"
+        return f'<autoref identifier="{full}" optional>{code}</autoref>' if full else code
+
+    def cited(match: re.Match[str]) -> str:
+        return RULE.sub(lambda rule: f'<a href="{rules}#{rule_anchors()[rule[1]]}">{rule[0]}</a>', match[1])
+
+    return CITATION.sub(cited, ROLE.sub(named, html))
+
+
+@functools.cache
+def documented_names() -> dict[str, str]:
+    """Return the full name of each class, function and method whose short name is that of no other."""
+    found = [*_names_in(ROOT / "plugins"), *_names_in(ROOT / "include")]
+    uses = Counter(short for short, _ in found)
+    return {short: full for short, full in found if uses[short] == 1}
+
+
+def _names_in(folder: Path) -> Iterator[tuple[str, str]]:
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    for path in sorted(folder.rglob("*.py")):
+        module = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, kinds):
+                yield node.name, f"{module}.{node.name}"
+                inner = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+                yield from ((f"{node.name}.{name}", f"{module}.{node.name}.{name}") for name in inner)
+
+
+@functools.cache
+def rule_anchors() -> dict[str, str]:
+    """Return the anchor of each rule of the service, by its number."""
+    headings = re.findall(r"^#+ (R(\d+)\b.*)$", (ROOT / "docs/service-api.md").read_text(), re.MULTILINE)
+    return {number: re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text, number in headings}
+
+
+def _target(page: Path, path: str) -> Path:
+    target = Path(os.path.normpath(page.parent / path))
+    return target / "README.md" if target.is_dir() and (target / "README.md").exists() else target
+
+
 def _site_uri(docs: Path, target: Path) -> str:
     if target.is_relative_to(docs):
         return target.relative_to(docs).as_posix()
-    inside = target.relative_to(docs.parent).as_posix() if target.is_relative_to(docs.parent) else target.name
-    return f"{REPOSITORY}/{inside}" + ("" if target.suffix in {".md", ".svg", ".png"} else ".md")
-
-
-def _original(docs: Path, uri: str) -> Path:
-    if not uri.startswith(f"{REPOSITORY}/"):
-        return docs / uri
-    path = docs.parent / uri.removeprefix(f"{REPOSITORY}/")
-    return path if path.exists() else path.with_suffix("")
-
-
-def _generated(config: MkDocsConfig, target: Path, docs: Path) -> File:
-    uri = _site_uri(docs, target)
-    if target.suffix in {".md", ".svg", ".png"}:
-        return File.generated(config, uri, abs_src_path=str(target))
-    text = f"# {target.name}\n\n```{LANGUAGES.get(target.suffix, 'text')}\n{target.read_text()}```\n"
-    return File.generated(config, uri, content=text)
+    return f"{REPOSITORY}/{target.relative_to(ROOT).as_posix()}" if target.is_relative_to(ROOT) else target.name
