@@ -52,12 +52,8 @@ test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, t
 test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
-nightly: setup ## Run everything for hours, with the day's SEED; failures are named at the end (NIGHTLY="test-faults" for a part)
-	@seed=$(or $(SEED),$$(date -u +%Y%m%d)); failed=; \
-	for target in $(NIGHTLY); do \
-		echo "== make $$target SEED=$$seed"; $(MAKE) $$target SEED=$$seed COVERAGE=1 || failed="$$failed $$target"; \
-	done; \
-	test -z "$$failed" || { echo "Failed with SEED=$$seed:$$failed" >&2; exit 1; }
+nightly: setup ## Run everything for hours with the day's SEED, and go on after a stop: build/nightly has a log for each commit (NIGHTLY="test-faults" for a part)
+	$(RUN) scripts/nightly.py $(or $(SEED),$$(date -u +%Y%m%d)) $(NIGHTLY)
 
 test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone, the unit tests also with the lowest versions (about 20 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
