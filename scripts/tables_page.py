@@ -20,6 +20,7 @@ PAGE: Final = DOCS / "tables.md"
 INTERNAL: Final = (
     "transfer_sync",
     "accounts",
+    "deliveries",
 )
 #: Of the table that :mod:`outbound_transfer.waiting.pages` creates.
 PAGES: Final = (
@@ -38,7 +39,7 @@ TYPES: Final = {
 def updated(page: str) -> str:
     """Return ``page`` with a section for each table, in place of the sections that it has."""
     introduction = page.partition("\n## ")[0].rstrip()
-    shown = [*(table for table in tables.TABLES if table.name not in INTERNAL), deliveries_table("")]
+    shown = [table for table in tables.TABLES if table.name not in INTERNAL]
     return "\n\n".join([introduction, *map(_section, shown), _internal()]) + "\n"
 
 
@@ -52,7 +53,7 @@ def _section(table: Table) -> str:
 def _internal() -> str:
     rows = (
         f"| `{DEFAULT_PREFIX}{table.name}` | {_linked(table.comment or '')} |"
-        for table in tables.TABLES
+        for table in (*tables.TABLES, deliveries_table(""))
         if table.name in INTERNAL
     )
     others = [f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"]
