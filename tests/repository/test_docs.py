@@ -279,3 +279,12 @@ def test_from_a_task_to_the_send_there_are_few_files() -> None:
     files = re.findall(r"`(\w+/\w+\.py)`", section)
     assert [name for name in files if not (REPOSITORY / "plugins/outbound_transfer" / name).is_file()] == []
     assert len(files) <= 15
+
+
+def test_the_drawing_has_the_packages_of_each_layer() -> None:
+    (layers,) = re.findall(
+        r'"outbound_transfer"\]\n.*?layers = \[(.*?)\]', (REPOSITORY / "pyproject.toml").read_text(), re.DOTALL
+    )
+    names = set(re.findall(r"\w+", layers))
+    drawing = (DOCS / "images/packages.svg").read_text()
+    assert set(re.findall(r'class="on-dark"[^>]*>(\w+)<', drawing)) == names
