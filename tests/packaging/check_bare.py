@@ -34,6 +34,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     set_up(folder)
     import_everything()
+    find_examples()
     ready = folder / "ready.json"
     sandbox = [BIN / "outbound-transfer-sandbox", "--port", "0", "--data", folder / "sandbox", "--ready-file", ready]
     with subprocess.Popen(sandbox, stdout=subprocess.DEVNULL) as server:
@@ -51,6 +52,12 @@ def set_up(folder: Path) -> None:
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     }
+
+
+def find_examples() -> None:
+    """Find the folder of example Dags as Airflow does from 3.3 on, by the name of the distribution."""
+    module = importlib.import_module("airflow_provider_outbound_transfer")
+    assert [folder for folder in module.__path__ if Path(folder, "example_dags/first_delivery.py").is_file()]
 
 
 #: What some modules are built on. They are imported only where that is installed: OpenLineage's provider asks for its
