@@ -1,76 +1,13 @@
 """Every error that this provider raises for a DAG to catch, and what an error says of its transfer."""
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 
-from outbound_transfer.client.errors import (
-    AlreadyDelivered,
-    ApiNotEnabled,
-    ApiNotPermitted,
-    AuthOptionNotEnabled,
-    CallError,
-    Conflict,
-    DraftChanged,
-    DraftInUse,
-    FileConflict,
-    FileTooLarge,
-    Forbidden,
-    InvalidApiKey,
-    InvalidDelivery,
-    InvalidRequest,
-    InvalidSettings,
-    InvalidState,
-    LengthRequired,
-    MalformedResponse,
-    NoCredit,
-    NoResponse,
-    NotConnected,
-    NotFound,
-    NothingMatches,
-    OutboundTransferError,
-    RateLimited,
-    RecipientLimitExceeded,
-    Rehearsed,
-    SendingNotPermitted,
-    ServerFault,
-    ServiceError,
-    SourceChanged,
-    SourceMissing,
-    SourceUnreadable,
-    TaskNotRunning,
-    TransferLimitReached,
-    WrongTransfer,
-)
-from outbound_transfer.client.outcomes import outcome_of
+from outbound_transfer.client.errors import *
+from outbound_transfer.client.models import outcome_of
 from outbound_transfer.delivery.attempt import StaleTry
-from outbound_transfer.queries.errors import (
-    QueryError,
-    QueryFailed,
-    ResultEmpty,
-    ResultNotWritable,
-    ResultTooLong,
-)
-from outbound_transfer.store.errors import (
-    CursorMoved,
-    DatabaseFailed,
-    DeliveriesUnavailable,
-    DeliveryKeyInUse,
-    InvalidCursor,
-    InvalidName,
-    KeyOfAnotherUser,
-    MissingTables,
-    NoDeliveriesTable,
-    NotAnIcebergConnection,
-    NotASqlConnection,
-    OtherAccount,
-    PageRefused,
-    TooManyRejectedLines,
-    UnknownFeed,
-    UnsupportedDatabase,
-    UnusableDatabase,
-    UnusableTable,
-    WarehouseBusy,
-    WarehouseError,
-)
+from outbound_transfer.queries.errors import *
+from outbound_transfer.store.errors import *
 
 __all__ = [
     "AlreadyDelivered",

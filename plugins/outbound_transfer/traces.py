@@ -18,11 +18,7 @@ _PREFIX: Final = "outbound_transfer."
 
 @contextmanager
 def trace(name: str, *, kind: SpanKind = SpanKind.INTERNAL, **attributes: str | int) -> Iterator[Span]:
-    """Trace the block as a span.
-
-    :param name: without the common prefix.
-    :param attributes: by their names without the common prefix.
-    """
+    """Trace the block as a span. Its name and those of its attributes get the common prefix."""
     # An error's text, which OpenTelemetry would record, may name a file or a recipient: its class is enough.
     with _TRACER.start_as_current_span(
         _PREFIX + name, kind=kind, record_exception=False, set_status_on_exception=False

@@ -1,20 +1,45 @@
-"""Words for people: counts with their nouns or units, and texts from outside without invisible characters."""
+"""Words for people: counts with their nouns or units, and texts from outside in a form that can be shown."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 #: Invisible characters: controls, and marks that change the direction of text.
 _INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
-_SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+#: Maximum characters of a redacted text.
+MAX_LENGTH: Final = 500
+
+
+def is_valid_unicode(text: str) -> bool:
+    """Return whether a text has no unpaired surrogates, and can therefore be stored and sent."""
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 def clean(text: Any, max_length: int = 200) -> str:
     """Return ``text`` with invisible characters replaced, cut to ``max_length`` characters."""
     found = _INVISIBLE.sub("\ufffd", str(text)[: max_length + 1])
     return found if len(found) <= max_length else found[: max_length - 1] + "…"
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return a text of the service, a proxy or a driver with every secret in it as ``***``.
+
+    :return: one printable line of at most :data:`MAX_LENGTH` characters.
+    """
+    line = _one_line(text[:100_000])  # which bounds the work
+    # The longest first, as a secret may begin with another one. A short one is masked as a whole word only: a gap in an
+    # ordinary word would reveal it. The cut comes last: a part of a secret is not recognized.
+    for secret in sorted(filter(None, map(_one_line, secrets)), key=len, reverse=True):
+        pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
+        line = re.sub(pattern, "***", line)
+    return line[:MAX_LENGTH]
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -35,7 +60,7 @@ def format_bytes(count: float) -> str:
 def format_duration(seconds: float) -> str:
     """Return for example ``2 d 3 h``: the largest unit, and the next one if there are fewer than 10 of it."""
     left, parts = max(0, round(seconds)), list[str]()
-    for span, unit in _SPANS:
+    for span, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
         if left >= span and len(parts) < 2:
             parts.append(f"{left // span} {unit}")
             left = 0 if left // span >= 10 else left % span

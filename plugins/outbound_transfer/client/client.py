@@ -2,81 +2,82 @@
 
 from __future__ import annotations
 
+import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
-from typing import Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from outbound_transfer.client import events, transport
-from outbound_transfer.client.errors import (
-    CallsStopped,
-    InvalidDelivery,
-    InvalidState,
-    MalformedResponse,
-    NotFound,
-    Rehearsed,
-    WrongTransfer,
-)
-from outbound_transfer.client.models import (
-    Attached,
-    File,
-    Transfer,
-    TransferPage,
-    Upload,
-    decode_page,
-    decode_pickups,
-    decode_transfer,
-    identity_of,
-)
+from outbound_transfer.client import errors, events, models, transport
+from outbound_transfer.client.errors import CallError, InvalidState, MalformedResponse, NotFound, RateLimited
+from outbound_transfer.client.models import Attached, File, Transfer, TransferPage, Upload, decode_transfer
 from outbound_transfer.client.new_transfer import NewTransfer
-from outbound_transfer.client.retry import RetryHook, RetryPolicy, log_retry, parse_http_date, retry
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.transport import AttemptHook, Request, Response
-from outbound_transfer.client.wording import is_valid_unicode
+from outbound_transfer.client.transport import Request, Response
+from outbound_transfer.wording import is_valid_unicode
 
 T = TypeVar("T")
 
-#: Maximum ``limit`` of a page of transfers and of a page of events (service-api.md, R59).
-MAX_PAGE_SIZE: Final = 100
+log = logging.getLogger(__name__)
+
+MAX_PAGE_SIZE: Final = 100  # transfers (service-api.md, R59)
 MAX_EVENTS_PER_PAGE: Final = 1_000
+MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024  # a page is read as a whole, to be loaded completely or not at all
+MAX_CLOCK_ERROR: Final = 60.0  # seconds by which a clock is corrected at most
+MAX_DRAFTS: Final = 2  # creates that may end in doubt: each may leave a draft that nobody knows, gone in 30 days
 
-#: Bytes. A page of the feed is read as a whole, so that it is loaded completely or not at all.
-MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024
+# Seconds between two attempts.
+MIN_DELAY: Final = 0.5  # before any repeat, so that "Retry-After: 0" is no busy loop
+MAX_BACKOFF: Final = 60.0  # after a failure; each delay is a random part of a backoff up to it
+RATE_LIMIT_DELAY: Final = 10.0  # after 429 without a usable Retry-After: the service's window is a minute
+SLOT_INTERVAL: Final = 60.0  # between two attempts to get a slot
+MAX_RETRY_AFTER: Final = 600.0  # a longer wait that the service asks for is left to the task's retries
 
-#: Seconds: a clock that is further off than this is corrected by no more.
-MAX_CLOCK_ERROR: Final = 60.0
+MAX_FIRST_ATTEMPTS: Final = 3  # to connect, before the service was ever reached: a wrong address fails in seconds
 
-#: Creates that may end in doubt: each may leave a draft that nobody knows, unsent, unbilled and gone in 30 days.
-MAX_DRAFTS: Final = 2
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Limits of the retries of one call (service-api.md, R50). Waits for the rate limit or a slot are no failures."""
+
+    max_attempts: int = 8  # that may fail with a transient error (5xx, broken connection, timeout)
+    timeout: float = 3_600.0  # seconds that a call may wait in all, without its waits for a slot
+    slot_timeout: float = 3_600.0  # seconds that a send may wait in all for a slot; 0 leaves the wait to the caller
+
+
+#: Called before each wait with the operation, the error of the attempt, and the seconds.
+RetryHook = Callable[[str, CallError, float], None]
+
+
+def log_retry(operation: str, error: CallError, seconds: float) -> None:
+    """Log a wait and its cause."""
+    log.warning("Waiting %.1f s to repeat %s: %s", seconds, operation, str(error).removeprefix(f"{operation}: "))
 
 
 class Client:
-    """The calls of one account. Use it as a context manager, or call :meth:`close`.
+    """The calls of one account, each repeated as the policy allows. Use it as a context manager, or close it.
 
-    Each method repeats its call as the policy allows.
-
-    :param settings: address and keys of the account.
-    :param policy: limits of retries.
     :param sleep: waits between two attempts.
     :param on_attempt: surrounds every attempt.
     :param on_retry: called before each wait between two attempts.
     :param secrets: texts that no error may quote, besides the keys; more may be added.
-    :ivar clock_difference: seconds by which the service's clock is ahead; None if it has not said its time.
-    :raises InvalidSettings: a variable of the environment, such as NO_PROXY or SSL_CERT_FILE, is unusable.
+    :raises InvalidSettings: a variable of the environment, such as HTTPS_PROXY or SSL_CERT_FILE, is unusable.
     """
 
     def __init__(
         self,
         settings: Settings,
         *,
-        policy: RetryPolicy = RetryPolicy(),  # noqa: B008  # it is frozen
+        policy: RetryPolicy = RetryPolicy(),  # it is frozen
         sleep: Callable[[float], object] | None = None,
-        on_attempt: AttemptHook = lambda _: nullcontext(lambda _: None),
+        on_attempt: transport.AttemptHook = lambda _: nullcontext(lambda _: None),
         on_retry: RetryHook = log_retry,
         secrets: Iterable[str] = (),
     ) -> None:
@@ -85,9 +86,8 @@ class Client:
         # Both keys, as a peer may have seen either.
         self.secrets = {settings.transfer_api_key, settings.event_api_key, *secrets}
         self._was_reached = False
-        self.clock_difference: float | None = None
+        self.clock_difference: float | None = None  # seconds by which the service's clock is ahead, once it is known
         self._http = transport.open_client(settings)
-        self._users, self._lock = 1, threading.Lock()  # who opened it, and the attempts that are under way
 
     @property
     def clock_ahead(self) -> float:
@@ -99,57 +99,44 @@ class Client:
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """POST /v1/transfers: create a draft (service-api.md, R22).
 
-        :param new: as built by :func:`.new_transfer.build_new_transfer`.
         :raises WrongTransfer: the response shows another transfer.
         """
         self.secrets.update(new.secrets)
         request = Request("create", "POST", "/v1/transfers", body=msgspec.json.encode(new))
-        transfer = self._retry("create", lambda _: self._call(request, _transfer), MAX_DRAFTS)
-        if not transfer.is_draft or transfer.files or identity_of(transfer) != identity_of(new):
-            raise WrongTransfer(
-                f"create: the response shows transfer {transfer.id} ({transfer.status}), which is not the "
-                "requested draft"
-            )
+        transfer = self.retry("create", lambda _: self._call(request, _decode_transfer), MAX_DRAFTS)
+        if not transfer.is_draft or transfer.files or models.identity_of(transfer) != models.identity_of(new):
+            shown = f"transfer {transfer.id} ({transfer.status})"
+            raise errors.WrongTransfer(f"create: the response shows {shown}, which is not the requested draft")
         return transfer
 
-    def get_transfer(self, transfer_id: str) -> Transfer:
-        """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files (service-api.md, R29)."""
-        return self._get(transfer_id, decode_transfer)
+    def get_transfer(self, transfer_id: str, decode: Callable[[bytes], Transfer] = decode_transfer) -> Transfer:
+        """GET /v1/transfers/{transfer_id}: a draft or a sent transfer, with its files (service-api.md, R29).
+
+        :param decode: or :func:`.decode_pickups`.
+        """
+
+        def check(response: Response) -> Transfer:
+            transfer = decode(response.body)
+            if transfer.id != transfer_id:
+                raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
+            return transfer
+
+        return self._repeat(Request("get", "GET", _path(transfer_id)), check)
 
     def find_transfer(self, transfer_id: str) -> Transfer | None:
-        """Return a transfer; None if the key sees none of this id (any more), for example a discarded draft."""
+        """Return a transfer; None if the key sees none of this id, for example a discarded draft."""
         try:
             return self.get_transfer(transfer_id)
         except NotFound:
             return None
 
-    def get_pickups(self, transfer_id: str) -> Transfer:
-        """As :meth:`get_transfer`, with a response that says of every recipient whether they have picked up."""
-        return self._get(transfer_id, decode_pickups)
-
-    def _get(self, transfer_id: str, read: Callable[[bytes], Transfer]) -> Transfer:
-        def decode(response: Response) -> Transfer:
-            transfer = read(response.body)
-            if transfer.id != transfer_id:
-                raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
-            return transfer
-
-        return self._repeat(Request("get", "GET", _path(transfer_id)), decode)
-
     def list_transfers(
         self, *, status: str = "all", limit: int = MAX_PAGE_SIZE, cursor: str | None = None
     ) -> TransferPage:
-        """GET /v1/transfers: one page of sent transfers, newest first (service-api.md, R26, R27).
-
-        :param status: ``all``, or a status of a sent transfer (service-api.md, R26).
-        :param limit: 1 to 100.
-        :param cursor: ``next_cursor`` of the previous page.
-        """
-        params: dict[str, str | int] = {"limit": limit, "status": status}
-        if cursor is not None:
-            params["cursor"] = cursor
-        request = Request("list", "GET", "/v1/transfers", params=params)
-        return self._repeat(request, lambda response: decode_page(response.body))
+        """GET /v1/transfers: one page of sent transfers, newest first (service-api.md, R26, R27)."""
+        position = {} if cursor is None else {"cursor": cursor}
+        request = Request("list", "GET", "/v1/transfers", params={"limit": limit, "status": status, **position})
+        return self._repeat(request, lambda response: models.decode_page(response.body))
 
     def attach_file(
         self, transfer_id: str, upload: Upload, before_attempt: Callable[[], object] = lambda: None
@@ -164,26 +151,22 @@ class Client:
         def attempt(is_doubtful: bool) -> Attached:
             before_attempt()
             return self._call(
-                request, lambda response: Attached(_decode(File, response), response.status == 201, is_doubtful)
+                request, lambda response: Attached(_decode_file(response), response.status == 201, is_doubtful)
             )
 
-        return self._retry("attach", attempt)
+        return self.retry("attach", attempt)
 
     def list_files(self, transfer_id: str) -> tuple[File, ...]:
         """GET /v1/transfers/{transfer_id}/files: all files in one response (service-api.md, R34)."""
         request = Request("list_files", "GET", _path(transfer_id, "files"))
-        return self._repeat(request, lambda response: _decode(_Files, response).data)
+        return self._repeat(request, lambda response: msgspec.json.decode(response.body, type=_Files).data)
 
     def get_file(self, transfer_id: str, file_id: str) -> File:
         """GET /v1/transfers/{transfer_id}/files/{file_id}: the record of one file (service-api.md, R34)."""
-        request = Request("get_file", "GET", _path(transfer_id, "files", file_id))
-        return self._repeat(request, lambda response: _decode(File, response))
+        return self._repeat(Request("get_file", "GET", _path(transfer_id, "files", file_id)), _decode_file)
 
     def remove_file(self, transfer_id: str, file_id: str, before_attempt: Callable[[], object] = lambda: None) -> None:
-        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34).
-
-        :param before_attempt: called before each attempt; an error that it raises ends the call.
-        """
+        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34)."""
         with suppress(NotFound):
             self._delete("remove", _path(transfer_id, "files", file_id), before_attempt)
 
@@ -193,9 +176,9 @@ class Client:
         :raises InvalidState: it was sent.
         :raises NotFound: the key sees none of this id; so it is after an earlier call, too.
         """
-        self._delete("discard", _path(transfer_id))
+        self._delete("discard", _path(transfer_id), lambda: None)
 
-    def _delete(self, operation: str, path: str, before_attempt: Callable[[], object] = lambda: None) -> None:
+    def _delete(self, operation: str, path: str, before_attempt: Callable[[], object]) -> None:
         def attempt(is_doubtful: bool) -> None:
             before_attempt()
             try:
@@ -204,13 +187,13 @@ class Client:
                 if not is_doubtful:  # otherwise, an earlier attempt has been applied
                     raise
 
-        self._retry(operation, attempt)
+        self.retry(operation, attempt)
 
     def send_once(self, transfer_id: str) -> Transfer:
         """POST /v1/transfers/{transfer_id}/send, in one attempt: bills the account and emails the recipients (R36).
 
         The service sends a draft once: it responds 409 to a second send, and a read shows whether an earlier one was
-        applied (R37). So an attempt in doubt is repeated, by :meth:`retry` around this.
+        applied (R37). So :meth:`retry` around this repeats an attempt in doubt.
 
         :return: the transfer, which this attempt or an earlier one has sent.
         :raises InvalidState: it is a draft without files.
@@ -219,7 +202,7 @@ class Client:
         """
         self.check_sends()
         try:
-            transfer = self._call(Request("send", "POST", _path(transfer_id, "send")), _transfer)
+            transfer = self._call(Request("send", "POST", _path(transfer_id, "send")), _decode_transfer)
         except InvalidState:
             transfer = self.get_transfer(transfer_id)
             if transfer.is_draft and not transfer.files:
@@ -231,60 +214,71 @@ class Client:
     def check_sends(self) -> None:
         """:raises Rehearsed: the connection rehearses: no send is requested."""
         if self.settings.rehearses:
-            raise Rehearsed("The connection rehearses: nothing is sent")
+            raise errors.Rehearsed("The connection rehearses: nothing is sent")
 
     def send_transfer(self, transfer_id: str) -> Transfer:
         """Send a draft; see :meth:`send_once`."""
-        return self.retry("send", lambda: self.send_once(transfer_id))
+        return self.retry("send", lambda _: self.send_once(transfer_id))
 
     # The event feed.
 
     def read_events(self, *, cursor: int = 0, limit: int = MAX_EVENTS_PER_PAGE) -> events.Page:
-        """GET /v1/events: the events after ``cursor``, oldest first (service-api.md, R40 to R44).
-
-        A success uses up the account's one page a minute (R58).
-
-        :param cursor: ``next_cursor`` of the previous page; 0 for the beginning.
-        :param limit: 1 to 1,000.
-        """
+        """GET /v1/events: events after ``cursor``, oldest first; one page a minute and account (R40 to R44, R58)."""
         params = {"cursor": cursor, "limit": limit}
         request = Request("events", "GET", "/v1/events", params=params, is_feed=True, max_bytes=MAX_FEED_PAGE_BYTES)
         return self._repeat(request, lambda response: events.read_page(response.headers, response.body, cursor=cursor))
 
     def probe_feed(self) -> None:
         """Read the feed at an invalid cursor: 400 if the key is valid, else 401; does not use up the rate."""
-        params: dict[str, str | int] = {"cursor": "none", "limit": 1}
+        params = {"cursor": "none", "limit": "1"}
         self._repeat(Request("events", "GET", "/v1/events", params=params, is_feed=True), lambda _: None)
 
     # How.
 
-    def retry(self, operation: str, attempt: Callable[[], T]) -> T:
-        """Repeat an attempt, of one call or several, as the policy allows; see :func:`.retry.retry`."""
-        return self._retry(operation, lambda _: attempt())
+    def retry(self, operation: str, attempt: Callable[[bool], T], max_in_doubt: int | None = None) -> T:
+        """Repeat an attempt, of one call or several, while its error is transient, within the policy.
 
-    def _retry(self, operation: str, attempt: Callable[[bool], T], max_in_doubt: int | None = None) -> T:
-        return retry(
-            operation,
-            attempt,
-            self._policy,
+        :param attempt: called with whether an attempt before it ended in doubt.
+        :param max_in_doubt: attempts that may end in doubt.
+        :raises CallError: of the last attempt. A loop around this one does not repeat it.
+        """
+        failures = doubts = 0
+        waited = {True: 0.0, False: 0.0}  # for a slot, and otherwise
+
+        def is_over(state: RetryCallState) -> bool:
+            nonlocal failures, doubts
+            error, policy, max_failures = _error_of(state), self._policy, self._policy.max_attempts
+            if isinstance(error, errors.NotConnected) and not self._was_reached:
+                max_failures = min(MAX_FIRST_ATTEMPTS, max_failures)
+            doubts += error.in_doubt
+            failures += not (error.waits_for_slot or isinstance(error, RateLimited))
+            waited[error.waits_for_slot] += state.upcoming_sleep
+            error.is_exhausted = (
+                failures >= max_failures
+                or doubts == max_in_doubt
+                or state.upcoming_sleep > MAX_RETRY_AFTER
+                or waited[False] > policy.timeout
+                or waited[True] > policy.slot_timeout
+            )
+            return error.is_exhausted
+
+        retrying = Retrying(
+            retry=retry_if_exception(_may_be_repeated),
+            wait=lambda state: _delay_after(_error_of(state), failures),
+            stop=is_over,
             sleep=self._wait,
-            on_retry=self._on_retry,
-            was_reached=lambda: self._was_reached,
-            max_in_doubt=max_in_doubt,
+            before_sleep=lambda state: self._on_retry(operation, _error_of(state), state.upcoming_sleep),
+            reraise=True,
         )
+        return retrying(lambda: attempt(doubts > 0))
 
     def _repeat(self, request: Request, decode: Callable[[Response], T]) -> T:
-        return self.retry(request.operation, lambda: self._call(request, decode))
+        return self.retry(request.operation, lambda _: self._call(request, decode))
 
     def _call(self, request: Request, decode: Callable[[Response], T]) -> T:
-        with self._lock:
-            self._users += 1
-        try:
-            response = transport.send(self._http, self.settings, request, self._on_attempt, self.secrets)
-        finally:
-            self.close()
+        response = transport.send(self._http, self.settings, request, self._on_attempt, self.secrets)
         self._was_reached = True
-        if date := parse_http_date(response.headers.get("date")):
+        if date := transport.parse_http_date(response.headers.get("date")):
             self.clock_difference = date.timestamp() - time.time()
         return transport.decode_response(request, response, decode, self.secrets)
 
@@ -299,21 +293,14 @@ class Client:
 
     def _check_not_stopped(self) -> None:
         if self._stopped.is_set():
-            raise CallsStopped
+            raise errors.CallsStopped
 
     def stop(self) -> None:
-        """Make the calls of other threads end soon, for good: uploads break off, and no call waits for a retry.
-
-        They raise :class:`.CallsStopped`. A request that is sent to its last byte is not broken off.
-        """
+        """End other threads' calls by :class:`.CallsStopped`: uploads break off, and no call waits for a retry."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Close the connections once no other thread makes a call: those that connect meanwhile would stay open."""
-        with self._lock:
-            self._users -= 1
-        if not self._users:
-            self._http.close()
+        self._http.close()
 
     def __enter__(self) -> Client:
         return self
@@ -329,13 +316,34 @@ class _Files(msgspec.Struct):
 def _path(*parts: str) -> str:
     # Ids are opaque and may come from users, so each is quoted as a whole and cannot lead to another path.
     if not all(isinstance(part, str) and part.strip(".") and is_valid_unicode(part) for part in parts):
-        raise InvalidDelivery(f"not an id of the service: {parts!r}")
+        raise errors.InvalidDelivery(f"not an id of the service: {parts!r}")
     return "/".join(("/v1/transfers", *(quote(part, safe="") for part in parts)))
 
 
-def _decode(kind: type[T], response: Response) -> T:
-    return msgspec.json.decode(response.body, type=kind)
+def _decode_file(response: Response) -> File:
+    return msgspec.json.decode(response.body, type=File)
 
 
-def _transfer(response: Response) -> Transfer:
+def _decode_transfer(response: Response) -> Transfer:
     return decode_transfer(response.body)
+
+
+def _error_of(state: RetryCallState) -> CallError:
+    assert state.outcome
+    return cast("CallError", state.outcome.exception())
+
+
+def _may_be_repeated(error: BaseException) -> bool:
+    return isinstance(error, CallError) and error.is_transient and not error.is_exhausted
+
+
+def _delay_after(error: CallError, failures: int) -> float:
+    """Return the seconds before the next attempt: what the service asks for and at most a second, or a backoff."""
+    asked = error.retry_after
+    if error.waits_for_slot:
+        asked = max(SLOT_INTERVAL, asked or 0.0)
+    elif isinstance(error, RateLimited) and asked is None:
+        asked = RATE_LIMIT_DELAY
+    if asked is None:
+        return random.uniform(MIN_DELAY, min(MAX_BACKOFF, 2.0 ** (failures + 1)))  # noqa: S311
+    return max(asked, MIN_DELAY) + random.random()  # noqa: S311

@@ -5,6 +5,7 @@ Callers ask a :class:`CallError` whether it is ``in_doubt`` and whether it ``is_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 
@@ -29,11 +30,7 @@ class NothingMatches(InvalidDelivery):
 
 
 class SourceUnreadable(OutboundTransferError):
-    """The file is missing, not a regular file, or cannot be read.
-
-    What to do: check that it exists on this worker, and that Airflow's user may read it and list its folder. Retried;
-    nothing is sent without the file.
-    """
+    """The file cannot be read here. What to do: let Airflow's user on this worker read it, and its folder. Retried."""
 
 
 class SourceMissing(SourceUnreadable):
@@ -41,39 +38,29 @@ class SourceMissing(SourceUnreadable):
 
 
 class SourceChanged(OutboundTransferError):
-    """The file has changed since the delivery started; nothing was sent.
-
-    What to do: deliver files that nothing writes to any longer, or a copy. Retried.
-    """
+    """The file changed meanwhile; nothing was sent. What to do: deliver a finished file, or a copy. Retried."""
 
 
 class FileConflict(OutboundTransferError):
-    """The draft has a file of this name that this delivery did not attach.
-
-    What to do: use a draft for each delivery, as another task attaches to this one. Not retried.
-    """
+    """The draft has a file of this name that another task attached. What to do: use one draft each. Not retried."""
 
 
 class DraftChanged(OutboundTransferError):
-    """The draft does not hold the files that were attached to it; nothing was sent. Retried.
-
-    What to do: if a retry does not help, clear the tasks that attach the files, and the one that sends.
-    """
+    """The draft's files are not those attached; nothing was sent. What to do: clear the attaching tasks. Retried."""
 
 
 class WrongTransfer(OutboundTransferError):
-    """The transfer with this id belongs to another account or to another delivery.
+    """The transfer with this id belongs to another account or to another delivery. Not retried.
 
-    What to do: correct the connection, or the id. If nothing was sent, clear the run from the task that creates the
-    draft on; if something was, look in the web application, where it can be canceled. Not retried.
+    What to do: correct the connection, or the id. Clear the task that creates the draft, and all after it. If something
+    was sent, cancel it in the web application.
     """
 
 
 class AlreadyDelivered(OutboundTransferError):
-    """This run, or this delivery key, has sent a transfer, or may have, and must not send another one.
+    """This run, or this delivery key, has sent a transfer, or may have sent one; it sends no other. Not retried.
 
-    What to do: to deliver other input, trigger a new DAG run (with another ``delivery_key``). If something may have
-    been sent, look in the web application first. Not retried.
+    What to do: look in the web application. To deliver other input, trigger a new run (with another ``delivery_key``).
     """
 
 
@@ -90,46 +77,37 @@ class CallsStopped(Exception):
 
 
 class CallError(OutboundTransferError):
-    """A call failed.
-
-    :ivar in_doubt: whether the service may have applied it nevertheless.
-    :ivar is_exhausted: whether its retry loop has ended, so that a loop around it does not repeat it.
-    :ivar retry_after: seconds that the service asks to wait; None if it does not say.
-    :cvar is_transient: whether the same call may succeed later.
-    :cvar waits_for_slot: whether it is waited for as long as ``slot_timeout`` says.
-    """
+    """A call failed. ``in_doubt``: the service may have applied it. ``is_transient``: the call may succeed later."""
 
     in_doubt: bool = False
-    is_exhausted: bool = False
-    retry_after: float | None = None
+    is_exhausted: bool = False  # whether its retry loop has ended, so that a loop around it does not repeat it
+    retry_after: float | None = None  # seconds that the service asks to wait
     is_transient: ClassVar[bool] = False
-    waits_for_slot: ClassVar[bool] = False
+    waits_for_slot: ClassVar[bool] = False  # whether it is waited for as long as slot_timeout says
 
 
 class DraftInUse(CallError):
-    """Another task is at work on the draft, or a send of it is in doubt; nothing was sent.
+    """Another task is at work on the draft, or a send of it is in doubt; nothing was sent. Retried.
 
-    What to do: clear the task that attaches files, if it has failed. After a send in doubt, clear the task that creates
-    the draft, and all after it. Retried.
+    What to do: if the attaching task has failed, clear it; after a send in doubt, the creating one and all after it.
     """
 
     is_transient = waits_for_slot = True
 
 
 class NotConnected(CallError):
-    """No connection was established, so no request was sent.
+    """No connection was established, so no request was sent. Repeated; the first one of a task only twice.
 
-    What to do: check the address, its scheme, the name server, proxies and firewalls between the worker and the
-    service. Repeated; the first connection of a task only twice, then the task is retried.
+    What to do: check the address, its scheme, the name server, proxies and firewalls on the way to the service.
     """
 
     is_transient = True
 
 
 class NoResponse(CallError):
-    """The connection broke before the response was complete, or it took longer than the connection's ``timeout``.
+    """The connection broke before the response was complete, or it took longer than ``timeout``. Repeated.
 
-    What to do: raise ``timeout`` if the service is slow; otherwise nothing, unless it is frequent. Repeated.
+    What to do: raise the connection's ``timeout`` if the service is slow; otherwise nothing, unless it is frequent.
     """
 
     in_doubt = is_transient = True
@@ -138,11 +116,15 @@ class NoResponse(CallError):
 class MalformedResponse(CallError):
     """The response does not match the service's API. Repeated; a page of the feed is left to the task's retries.
 
-    What to do: look for a proxy or a sign-in page that responds in place of the service. If the response contradicts
-    itself about who has picked up, a redelivery sends nothing: look in the web application, and ask the service.
+    What to do: look for a proxy or a sign-in page that responds in place of the service. If a redelivery says that the
+    response contradicts itself, nothing was sent: look in the web application, and ask the service.
     """
 
     in_doubt = is_transient = True
+
+
+#: The documented errors (service-api.md, R48). A known code with another status is not trusted.
+BY_CODE: Final[dict[tuple[int, str], type[ServiceError]]] = {}
 
 
 class ServiceError(CallError):
@@ -151,11 +133,14 @@ class ServiceError(CallError):
     :ivar status: HTTP status.
     :ivar code: the stable code (``error`` in the response); "" if there was none.
     :ivar message: the service's explanation, redacted.
-    :ivar retry_after: seconds that the service asks to wait; None if it does not say.
-    :cvar advice: what the user can do.
+    :cvar advice: what the user can do: the docstring of the subclass.
     """
 
     advice: ClassVar[str] = "See the service's documentation for this status."
+
+    def __init_subclass__(cls, documented: Mapping[int, str] | None = None) -> None:
+        cls.advice = cls.__doc__ or cls.advice
+        BY_CODE.update(dict.fromkeys((documented or {}).items(), cls))
 
     def __init__(self, status: int, code: str = "", message: str = "", retry_after: float | None = None) -> None:
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
@@ -166,99 +151,81 @@ class ServiceError(CallError):
         return type(self), (self.status, self.code, self.message, self.retry_after), dict(vars(self))
 
 
-class InvalidRequest(ServiceError):
-    advice = "Correct the field that the message names."
+class InvalidRequest(ServiceError, documented={400: "invalid_request"}):
+    """Correct the field that the message names."""
 
 
-class InvalidApiKey(ServiceError):
-    advice = "Check the API key of the Airflow connection: it is missing, malformed, unknown or revoked."
+class InvalidApiKey(ServiceError, documented={401: "invalid_api_key"}):
+    """Check the API key of the Airflow connection: it is missing, malformed, unknown or revoked."""
 
 
 class Forbidden(ServiceError):
-    advice = "The account or its user may not do this; contact the account's administrator."
+    """The account or its user may not do this; contact the account's administrator."""
 
 
-class ApiNotEnabled(Forbidden):
-    advice = "An administrator must enable the API for the account, and its plan must include outgoing transfers."
+class ApiNotEnabled(Forbidden, documented={403: "api_not_enabled"}):
+    """An administrator must enable the API for the account, and its plan must include outgoing transfers."""
 
 
-class ApiNotPermitted(Forbidden):
-    advice = "An administrator must grant the key's user the use of the API."
+class ApiNotPermitted(Forbidden, documented={403: "api_not_permitted"}):
+    """An administrator must grant the key's user the use of the API."""
 
 
-class SendingNotPermitted(Forbidden):
-    advice = "The key's user may not send files; contact the account's administrator."
+class SendingNotPermitted(Forbidden, documented={403: "sending_not_permitted"}):
+    """The key's user may not send files; contact the account's administrator."""
 
 
-class AuthOptionNotEnabled(Forbidden):
-    advice = "Choose a security option that the account has enabled; the service never substitutes a weaker one."
+class AuthOptionNotEnabled(Forbidden, documented={403: "auth_option_not_enabled"}):
+    """Choose a security option that the account has enabled; the service never substitutes a weaker one."""
 
 
-class NoCredit(Forbidden):
-    advice = "Buy credit for the account, then clear the task: nothing was sent."
+class NoCredit(Forbidden, documented={403: "no_credit"}):
+    """Buy credit for the account, then clear the task: nothing was sent."""
 
 
-class NotFound(ServiceError):
-    advice = "The id is unknown, its draft was discarded, or another user sent it: use the key of the sending user."
+class NotFound(ServiceError, documented={404: "not_found"}):
+    """The id is unknown, its draft was discarded, or another user sent it: use the key of the sending user."""
 
 
 class Conflict(ServiceError):
-    pass
+    """The transfer or the account is not in a state that allows this."""
 
 
-class InvalidState(Conflict):
-    advice = "The transfer is not in a state that allows this: it was sent already, or it has no files."
+class InvalidState(Conflict, documented={409: "invalid_state"}):
+    """The transfer is not in a state that allows this: it was sent already, or it has no files."""
 
 
-class TransferLimitReached(Conflict):
+class TransferLimitReached(Conflict, documented={409: "transfer_limit_reached"}):
+    """The account has reached its limit of outstanding transfers; the draft can be sent when one has finished."""
+
     is_transient = waits_for_slot = True
-    advice = "The account has reached its limit of outstanding transfers; the draft can be sent when one has finished."
 
 
-class RecipientLimitExceeded(Conflict):
-    advice = "The subscription allows fewer recipients per transfer; split the delivery."
+class RecipientLimitExceeded(Conflict, documented={409: "recipient_limit_exceeded"}):
+    """The subscription allows fewer recipients per transfer; split the delivery."""
 
 
-class LengthRequired(ServiceError):
-    advice = "A proxy between this client and the service removed the Content-Length of the upload."
+class LengthRequired(ServiceError, documented={411: "length_required"}):
+    """A proxy between this client and the service removed the Content-Length of the upload."""
 
 
-class FileTooLarge(ServiceError):
-    advice = "The file is over the account's per-file limit; split it or have the limit raised."
+class FileTooLarge(ServiceError, documented={413: "file_too_large"}):
+    """The file is over the account's per-file limit; split it or have the limit raised."""
 
 
-class RateLimited(ServiceError):
+class RateLimited(ServiceError, documented={429: "rate_limited"}):
+    """The key's rate limit is exhausted; the call is repeated after the delay that the service asks for."""
+
     is_transient = True
-    advice = "The key's rate limit is exhausted; the call is repeated after the delay that the service asks for."
 
 
-class ServerFault(ServiceError):
+class ServerFault(
+    ServiceError, documented={500: "internal_error", **dict.fromkeys((502, 503, 504), "service_unavailable")}
+):
+    """The service has a temporary problem; try again later."""
+
     in_doubt = is_transient = True
-    advice = "The service has a temporary problem; try again later."
 
-
-#: The documented errors (service-api.md, R48). A known code with another status is not trusted.
-BY_CODE: Final[dict[tuple[int, str], type[ServiceError]]] = {
-    (400, "invalid_request"): InvalidRequest,
-    (401, "invalid_api_key"): InvalidApiKey,
-    (403, "api_not_enabled"): ApiNotEnabled,
-    (403, "api_not_permitted"): ApiNotPermitted,
-    (403, "sending_not_permitted"): SendingNotPermitted,
-    (403, "auth_option_not_enabled"): AuthOptionNotEnabled,
-    (403, "no_credit"): NoCredit,
-    (404, "not_found"): NotFound,
-    (409, "invalid_state"): InvalidState,
-    (409, "transfer_limit_reached"): TransferLimitReached,
-    (409, "recipient_limit_exceeded"): RecipientLimitExceeded,
-    (411, "length_required"): LengthRequired,
-    (413, "file_too_large"): FileTooLarge,
-    (429, "rate_limited"): RateLimited,
-    (500, "internal_error"): ServerFault,
-    **{(status, "service_unavailable"): ServerFault for status in (502, 503, 504)},
-}
-
-#: Their codes, which quote nothing of a request.
-CODES: Final = frozenset(code for _, code in BY_CODE)
 
 #: Of responses with an undocumented code or none: by status, otherwise by its hundred.
 _BY_STATUS: Final = {status: kind for (status, _), kind in BY_CODE.items()} | {403: Forbidden, 409: Conflict}

@@ -1,7 +1,7 @@
 """Decodes pages of the event feed (service-api.md, R40 to R46) and keeps every value as it was written.
 
-Lines are parsed with the standard library. msgspec rejects unpaired surrogates (``"\\ud800"``), which are valid JSON
-and occur in file names from Windows, and it does not report duplicate names.
+The standard library parses lines: msgspec rejects unpaired surrogates, which are valid JSON and occur in file names
+from Windows, and does not report duplicate names.
 """
 
 from __future__ import annotations
@@ -16,24 +16,18 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from outbound_transfer.client.errors import MalformedResponse
-from outbound_transfer.client.wording import is_valid_unicode
+from outbound_transfer.wording import is_valid_unicode
 
 CONTENT_TYPE: Final = "application/x-ndjson"
 
-#: Cursors are integers (service-api.md, R43); a warehouse stores them in 64 bits.
-MAX_CURSOR: Final = 2**63 - 1
-
-#: Maximum size of an ``event_id``, which a warehouse indexes (MySQL limits an index key to 3,072 bytes).
-MAX_EVENT_ID_BYTES: Final = 500
+MAX_CURSOR: Final = 2**63 - 1  # cursors are integers (service-api.md, R43); a warehouse stores them in 64 bits
+MAX_EVENT_ID_BYTES: Final = 500  # a warehouse indexes event_id; MySQL limits an index key to 3,072 bytes
+MAX_DEPTH: Final = 500  # levels; beyond it, the depth of the call stack would decide whether a line can be decoded
 
 #: The documented fields of an event (service-api.md, R46).
 _FIELDS: Final = ("event_id", "type", "timestamp", "data")
 
-#: Maximum levels of a line. Beyond it, the depth of the call stack would decide whether the line can be decoded.
-MAX_DEPTH: Final = 500
-
-#: Limits of numbers in a JSON column: PostgreSQL stores at most 16,383 digits after the point, written out or implied
-#: by an exponent. No double needs as many.
+# Of numbers in a JSON column: PostgreSQL stores at most 16,383 digits after the point, written out or by an exponent.
 _MAX_DIGITS: Final = 1_000
 _MAX_EXPONENT: Final = 400
 
@@ -55,28 +49,21 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(_BRACKETS))
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One event, complete. Its texts have no NUL and no unpaired surrogate; its JSON may have them as escapes.
 
-    :ivar event_id: as text (a number as it was written), at most 500 bytes; its format is undocumented.
-    :ivar type: any text; the set of types is open (service-api.md, R46).
-    :ivar timestamp: a string without its quotes, anything else as JSON; None if missing or null. Its format is
-        undocumented.
-    :ivar data: the payload as JSON text, unchanged; None if missing.
-    :ivar extra_fields: undocumented fields (service-api.md, R46) as a JSON object; None if there are none.
-    :ivar line_number: line within the page, from 1.
-    :ivar raw: the whole line, if a JSON column would reject or change ``data`` or ``extra_fields``: a NUL, an unpaired
-        surrogate, a duplicate name in an object, a number beyond a double or with very many digits. Otherwise None.
+    ``raw`` is the whole line, if a JSON column would reject or change ``data`` or ``extra_fields``: a NUL, an unpaired
+    surrogate, a duplicate name in an object, a number beyond a double or with very many digits.
     """
 
-    event_id: str
+    event_id: str  # a number as it was written; at most 500 bytes
     type: str
-    timestamp: str | None
-    data: str | None
-    extra_fields: str | None
-    line_number: int
+    timestamp: str | None  # a string without its quotes, anything else as JSON; None if missing or null
+    data: str | None  # the payload as JSON text, unchanged
+    extra_fields: str | None  # undocumented fields (service-api.md, R46) as a JSON object
+    line_number: int  # within the page, from 1
     raw: str | None = None
 
 
 class RejectedLine(msgspec.Struct, frozen=True):
-    """A line that is not a valid event, with the reason. ``line_number`` counts from 1."""
+    """A line that is not a valid event, with the reason."""
 
     line_number: int
     raw: bytes
@@ -84,15 +71,7 @@ class RejectedLine(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page of the feed (service-api.md, R42).
-
-    :ivar cursor: the cursor of the request.
-    :ivar next_cursor: the cursor for the next request.
-    :ivar has_more: whether there may be another page.
-    :ivar events: valid events, in the order of the feed.
-    :ivar rejected: lines that are not valid events.
-    :ivar body: the whole body.
-    """
+    """One page of the feed (service-api.md, R42): the request's cursor, the next one, and all lines in their order."""
 
     cursor: int
     next_cursor: int
@@ -102,16 +81,14 @@ class Page(msgspec.Struct, frozen=True):
     body: bytes = b""
 
     def lines(self) -> list[bytes]:
-        """Return the raw lines; index 0 is line 1 of the events and rejected lines."""
+        """Return the raw lines; index 0 is line 1."""
         # Split on \n only: JSON strings may contain all other line separators of Unicode.
         return self.body.removeprefix(_BOM).split(b"\n")
 
 
 def read_page(headers: Mapping[str, str], body: bytes, *, cursor: int) -> Page:
-    """Decode a page of the feed.
+    """Decode a page of the feed; ``headers`` have names in lower case.
 
-    :param headers: of the response, by name in lower case.
-    :param cursor: the cursor of the request.
     :raises MalformedResponse: a header is missing, invalid or goes backward, the content type is wrong, or the last
         line is cut off. No part of such a page may be loaded.
     """
@@ -158,12 +135,10 @@ def read_line(raw: bytes, line: int) -> Event | RejectedLine:
         return RejectedLine(line, raw, str(error))
 
 
-class _InvalidLine(ValueError):
-    """The line is not an event that each table can store."""
+class _InvalidLine(ValueError): ...
 
 
-class _InvalidJson(_InvalidLine):
-    """The line is not valid JSON."""
+class _InvalidJson(_InvalidLine): ...
 
 
 class _Field(NamedTuple):
@@ -177,7 +152,7 @@ _ABSENT: Final = _Field("", None)
 
 
 class _LineParser:
-    """Parses lines; ``needs_raw`` tells whether a JSON column would reject or change a value of the last one."""
+    """Parses lines. ``needs_raw``: whether a JSON column would reject or change a value of the last one."""
 
     def __init__(self) -> None:
         self.needs_raw = False
@@ -190,10 +165,7 @@ class _LineParser:
         self._scan: Callable[[str, int], tuple[Any, int]] = self._json.scan_once  # type: ignore[attr-defined]
 
     def event(self, line: bytes, line_number: int) -> Event:
-        """Parse a line.
-
-        :raises _InvalidLine: with the reason.
-        """
+        """:raises _InvalidLine: with the reason."""
         self.needs_raw = False
         if _is_deep(line):
             raise _InvalidJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
@@ -202,14 +174,15 @@ class _LineParser:
         except UnicodeDecodeError as error:
             raise _InvalidJson(str(error)) from None
         fields = self._split_fields(text)
-        event_id, kind = fields.pop("event_id", _ABSENT), fields.pop("type", _ABSENT)
-        timestamp, data = fields.pop("timestamp", _ABSENT), fields.pop("data", _ABSENT)
+        event_id, kind, timestamp, data = (fields.pop(name, _ABSENT) for name in _FIELDS)
         if "\\u" in text and any(escape["refused"] for escape in _ESCAPES.finditer(text)):
             self.needs_raw = True
+        if not isinstance(kind.value, str):
+            raise _InvalidLine("the event has no type, or its type is not text")
         extra_fields = ", ".join(f"{json.dumps(name)}: {field.text}" for name, field in fields.items())
         return Event(
             event_id=_event_id(event_id),
-            type=_type(kind),
+            type=_storable_text("type", kind),
             timestamp=None if timestamp.text in ("", "null") else _storable_text("timestamp", timestamp),
             data=data.text or None,
             extra_fields=f"{{{extra_fields}}}" if fields else None,
@@ -234,13 +207,12 @@ class _LineParser:
         except _InvalidLine:
             raise
         except (AttributeError, StopIteration, ValueError):
-            raise self._explain(text) from None
+            offset = len(text)
         if offset + 1 != len(text):
             raise self._explain(text)
         return fields
 
     def _explain(self, text: str) -> _InvalidLine:
-        """Return the error for a line that is not an object."""
         try:
             self._json.decode(text)
         except ValueError as error:
@@ -272,19 +244,8 @@ def _event_id(field: _Field) -> str:
     return text
 
 
-def _type(field: _Field) -> str:
-    if not isinstance(field.value, str):
-        raise _InvalidLine("the event has no type, or its type is not text")
-    return _storable_text("type", field)
-
-
 def _storable_text(name: str, field: _Field) -> str:
-    """Return the value of a string field, or the JSON of any other.
-
-    The same line must be valid in every warehouse, so the strictest one decides.
-
-    :raises _InvalidLine: some warehouse cannot store the text.
-    """
+    """Return the value of a string field, or the JSON of any other, if even the strictest warehouse can store it."""
     text = field.value if isinstance(field.value, str) else field.text
     if "\0" in text:
         raise _InvalidLine(f"the {name} holds a NUL character, which PostgreSQL cannot store")

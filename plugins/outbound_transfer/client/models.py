@@ -1,4 +1,4 @@
-"""The service's resources (service-api.md, R11 to R13), decoded leniently, and uploads."""
+"""The service's resources (service-api.md, R11 to R13), decoded leniently, in words and as results; and uploads."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from outbound_transfer.client.errors import MalformedResponse, SourceChanged
 from outbound_transfer.client.new_transfer import NewTransfer, normalize_address
+from outbound_transfer.wording import redact
 
-#: The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
+# The documented statuses (service-api.md, R17). They are plain strings, because the set is open (R5).
 DRAFT: Final = "draft"
 PENDING: Final = "pending"
 PARTIAL: Final = "partial"
 COMPLETE: Final = "complete"
 CANCELED: Final = "canceled"
 EXPIRED: Final = "expired"
+KNOWN_STATUSES: Final = (DRAFT, PENDING, PARTIAL, COMPLETE, CANCELED, EXPIRED)
 
-#: Stands for a character that could not be read.
-_UNREADABLE: Final = "\ufffd"
+#: Appended to log lines about a draft, and about a status that is not documented.
+STATUS_HINTS: Final = (
+    "; it was never sent, so nobody can pick it up, and the wait continues. Check that a task of this run sends it",
+    "; this status is unknown to this version of the provider, so the wait continues. "
+    "Upgrade the provider if a later version knows the status",
+)
+
+OUTCOME_KEY: Final = "outcome"  # the XCom of a task that did not succeed, with the fields of TransferOutcome
+_UNREADABLE: Final = "\ufffd"  # stands for a character that could not be read
 
 
 class Recipient(msgspec.Struct, frozen=True):
@@ -45,7 +53,10 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """A transfer. ``status`` may be any text (service-api.md, R5); ``files`` is None in listings."""
+    """A transfer. ``status`` may be any text (service-api.md, R5); ``files`` is None in listings.
+
+    ``picked_up`` and ``not_picked_up`` are addresses.
+    """
 
     id: str
     status: str
@@ -62,36 +73,22 @@ class Transfer(msgspec.Struct, frozen=True):
 
     @property
     def picked_up(self) -> list[str]:
-        """Addresses of the recipients who have picked up."""
         return [recipient.email for recipient in self.recipients if recipient.picked_up_at is not None]
 
     @property
     def not_picked_up(self) -> list[str]:
-        """Addresses of the recipients who have not picked up."""
         return [recipient.email for recipient in self.recipients if recipient.picked_up_at is None]
 
 
-#: Subject and sorted addresses, normalized for case, white space and composed characters.
-Identity: TypeAlias = tuple[str, tuple[str, ...]]
-
-
-def identity_of(transfer: Transfer | NewTransfer) -> Identity:
-    """Return what tells a transfer from another one with its id; that of a draft cannot change (service-api.md, R20).
-
-    An id alone proves nothing: another account may use the same.
-    """
+def identity_of(transfer: Transfer | NewTransfer) -> tuple[str, tuple[str, ...]]:
+    """Return normalized subject and addresses, as another account may use the same id; a draft's are fixed (R20)."""
     addresses = (normalize_address(recipient.email) for recipient in transfer.recipients)
     subject = unicodedata.normalize("NFC", transfer.subject).casefold().split()
     return " ".join(subject), tuple(sorted(addresses))
 
 
 class UnreadableRow(msgspec.Struct, frozen=True):
-    """A row of a listing that is not a valid transfer.
-
-    :ivar id: "" if not even the id can be read.
-    :ivar reason: names fields and types, never values.
-    :ivar sent_at: None if it cannot be read.
-    """
+    """A row of a listing that is not a valid transfer; ``reason`` quotes no values, ``id`` may be ""."""
 
     id: str
     reason: str
@@ -99,7 +96,7 @@ class UnreadableRow(msgspec.Struct, frozen=True):
 
 
 class TransferPage(msgspec.Struct, frozen=True):
-    """A page of the listing. ``next_cursor`` is None on the last page; ``unreadable`` rows are not in ``data``."""
+    """A page of the listing. ``next_cursor`` is None on the last page; ``data`` has no ``unreadable`` rows."""
 
     data: tuple[Transfer, ...]
     next_cursor: str | None = None
@@ -107,7 +104,6 @@ class TransferPage(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> tuple[Transfer | UnreadableRow, ...]:
-        """All rows, the unreadable ones last."""
         return (*self.data, *self.unreadable)
 
 
@@ -116,19 +112,8 @@ class _Rows(msgspec.Struct):
     next_cursor: str | None  # always there (service-api.md, R14), so its absence says nothing
 
 
-class _Pickup(msgspec.Struct):
-    picked_up_at: str | None  # without a default: null says something, a missing field does not
-
-
-class _Pickups(msgspec.Struct):
-    recipients: Annotated[tuple[_Pickup, ...], msgspec.Meta(min_length=1)]
-
-
 def decode_transfer(body: bytes) -> Transfer:
-    """Decode one transfer. Unpaired surrogates are replaced.
-
-    :raises msgspec.DecodeError: it is not a valid transfer.
-    """
+    """:raises msgspec.DecodeError: it is not a valid transfer."""
     return _convert_transfer(_parse(body))
 
 
@@ -139,7 +124,10 @@ def decode_pickups(body: bytes) -> Transfer:
     :raises MalformedResponse: its status contradicts what the recipients have done (service-api.md, R17).
     """
     value = _parse(body)
-    transfer, _ = _convert_transfer(value), msgspec.convert(value, _Pickups)
+    transfer = _convert_transfer(value)
+    # null says something, a missing field does not
+    if not transfer.recipients or any("picked_up_at" not in each for each in value["recipients"]):
+        raise msgspec.ValidationError("it does not say of every recipient whether they have picked up")
     some, everybody = bool(transfer.picked_up), not transfer.not_picked_up
     plausible = {DRAFT: not some, PENDING: not some, PARTIAL: some and not everybody, COMPLETE: everybody}
     if not (plausible | {EXPIRED: not everybody}).get(transfer.status, True):
@@ -184,22 +172,16 @@ def _parse(body: bytes) -> Any:
 
 def _convert_transfer(value: Any) -> Transfer:
     transfer = msgspec.convert(value, Transfer)
-    if _UNREADABLE in transfer.id:  # a repaired id could belong to another transfer
-        raise msgspec.ValidationError("the id is not valid Unicode")
-    return transfer
-
-
-def to_epoch(text: str | None) -> float | None:
-    """Convert an ISO 8601 text (UTC if it has no offset) to seconds since the epoch; None if invalid."""
-    try:
-        timestamp = msgspec.convert(text, datetime)
-        return timestamp.timestamp() if timestamp.tzinfo else timestamp.replace(tzinfo=UTC).timestamp()
-    except (msgspec.ValidationError, OverflowError, ValueError):
-        return None
+    if _UNREADABLE in transfer.id or not transfer.id.isprintable():  # repaired, it could be another transfer's
+        raise msgspec.ValidationError("the id is not printable text")
+    # A line of a log shows them.
+    shown = {name: getattr(transfer, name) for name in ("status", "expires_at", "sent_at")}
+    changed = {name: redact(text, ()) for name, text in shown.items() if text and not text.isprintable()}
+    return msgspec.structs.replace(transfer, **changed) if changed else transfer
 
 
 def to_builtins(resource: Any) -> Any:
-    """Convert a resource, or a list of resources, to mappings and lists, as XComs and trigger events need them."""
+    """Convert a resource, or a list of them, to mappings and lists, as XComs and trigger events need them."""
     return msgspec.json.decode(msgspec.json.encode(resource))
 
 
@@ -213,14 +195,51 @@ def to_summary_dict(transfer: Transfer) -> dict[str, Any]:
     return {field: value for field, value in to_result(transfer).items() if field != "files"}
 
 
+def describe(transfer: Transfer) -> str:
+    """Describe the state of a transfer in one line, with up to five recipients who have not picked up."""
+    outstanding = transfer.not_picked_up
+    some = redact(", ".join(outstanding[:5]), ())
+    not_by = f"; not by {some}{' …' if len(outstanding) > 5 else ''}" if outstanding else ""
+    picked_up = f"picked up by {len(transfer.picked_up)} of {len(transfer.recipients)}"
+    return f"transfer {transfer.id} is {transfer.status}: {picked_up}{not_by}"
+
+
+def status_hint(transfer: Transfer) -> str:
+    """Return what to append to a log line about a status that a wait does not expect; "" for the others."""
+    draft, unknown = STATUS_HINTS
+    return draft if transfer.is_draft else "" if transfer.status in KNOWN_STATUSES else unknown
+
+
+class TransferOutcome(msgspec.Struct, frozen=True):
+    """What became of the transfer of a task that did not succeed, and why: for callbacks, notifiers, other tasks.
+
+    What is not known is None, never "nobody"; so is ``status`` after a send in doubt. ``picked_up`` are addresses.
+    """
+
+    transfer_id: str
+    reason: str
+    status: str | None = None
+    subject: str | None = None
+    picked_up: list[str] | None = None
+    not_picked_up: list[str] | None = None
+
+    @classmethod
+    def from_transfer(cls, transfer: Transfer, reason: str) -> TransferOutcome:
+        return cls(transfer.id, reason, transfer.status, transfer.subject, transfer.picked_up, transfer.not_picked_up)
+
+
+def outcome_of(error: object) -> TransferOutcome | None:
+    """Return what became of a task's transfer, from the error that ended it; None if it had no transfer yet.
+
+    :param error: in a callback ``context.get("exception")``.
+    """
+    outcome = getattr(error, "outcome", None)
+    return outcome if isinstance(outcome, TransferOutcome) else None
+
+
 @dataclass(frozen=True)
 class Upload:
-    """A file to attach.
-
-    :ivar name: name of the file at the service.
-    :ivar size: in bytes.
-    :ivar chunks: returns the content; each call starts at the first byte.
-    """
+    """A file to attach: its name at the service, its size in bytes, and its content, at each call from the start."""
 
     name: str
     size: int
@@ -251,13 +270,10 @@ class Upload:
 
 
 class Attached(NamedTuple):
-    """The service's record of a file, and how it came to be attached (service-api.md, R31).
-
-    :ivar is_new: this attempt attached it (201); otherwise the draft already had a file of this name (200).
-    :ivar is_doubtful: an earlier attempt of this call ended without a response, and may have
-        attached it, or still may.
-    """
+    """The service's record of a file, and whether this attempt attached it (201) or it was there (200; R31)."""
 
     file: File
     is_new: bool
-    is_doubtful: bool
+    is_doubtful: (
+        bool  # an earlier attempt of this call ended without a response: it may have attached the file, or will
+    )

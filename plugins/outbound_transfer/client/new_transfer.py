@@ -1,4 +1,4 @@
-"""The request for a draft, validated (service-api.md, R22 to R25), and the forms in which users give recipients."""
+"""What is sent to the service, validated: the request for a draft (service-api.md, R22 to R25), the names of files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.wording import hint_at_pair, is_valid_unicode
+from outbound_transfer.wording import is_valid_unicode
 
 MAX_RECIPIENTS: Final = 250
 MAX_MESSAGE_LENGTH: Final = 2_000
+MAX_NAME_BYTES: Final = 255  # of common file systems, so that a recipient can save the file
 
 #: The fields of a recipient (service-api.md, R22); a phone is never shown.
 RECIPIENT_FIELDS: Final = frozenset({"email", "name", "phone"})
@@ -25,6 +27,8 @@ SECURITY_OPTIONS: Final = ("none", "email", "email_code", "question", "sms", "lo
 
 #: An address, or a mapping with ``email`` and optionally ``name`` and ``phone``.
 GivenRecipient: TypeAlias = str | Mapping[str, Any]
+
+_JOINERS: Final = {ord("\u200c"): None, ord("\u200d"): None}  # of letters of some scripts, and of parts of emoji
 
 
 class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,13 +72,9 @@ def build_new_transfer(
 ) -> NewTransfer:
     """Validate and build the request for a draft.
 
-    :param subject: not empty.
-    :param recipients: one or several addresses, or mappings with ``email`` and optionally ``name`` and ``phone``.
-    :param message: at most 2,000 characters.
-    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if omitted or None. An empty text is
-        refused: the account's default may be weaker than what a template without a value was to give.
-    :param security_question: for security ``question`` only.
-    :param security_answer: for security ``question`` only; secret.
+    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if None. An empty text is refused: the
+        account's default may be weaker than what a template without a value was to give.
+    :param security_question: for security ``question`` only; so is ``security_answer``, which is secret.
     :raises InvalidDelivery: one line for each broken rule; secrets are not quoted.
     """
     given, parsed, problems = as_recipient_list(recipients), list[NewRecipient](), list[str]()
@@ -88,9 +88,10 @@ def build_new_transfer(
     new = NewTransfer(
         subject or "", tuple(parsed), message or None, security, security_question or None, security_answer or None
     )
-    # The other checks need texts.
-    if problems := [*problems, *(list(_type_problems(new)) or _problems(new))]:
-        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(problems))
+    problems += list(_type_problems(new)) or [*_problems(new), *_security_problems(new)]  # which need texts
+    if problems:
+        lines = dict.fromkeys(problems)
+        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(lines))
     return new
 
 
@@ -100,10 +101,9 @@ def as_recipient_list(given: GivenRecipient | Iterable[GivenRecipient]) -> list[
 
 
 def normalize_address(address: str) -> str:
-    """Return the address without the differences that mean the same mailbox, with the domain as DNS has it.
+    """Return the address without differences that mean the same mailbox, with the domain as DNS has it (IDNA 2008).
 
-    Two people never become one: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would have it, and so for
-    domains (IDNA 2008).
+    Two people never become one: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would have it.
     """
     local, at, domain = " ".join(unicodedata.normalize("NFC", address).lower().split()).rpartition("@")
     if not domain.isascii():
@@ -130,14 +130,12 @@ def _parse_recipient(given: GivenRecipient) -> NewRecipient:
     if isinstance(given, str):
         given = {"email": given}
     if not isinstance(given, Mapping):
-        raise ValueError(f"must be an address or a mapping, not {type(given).__name__}{hint_at_pair(given)}")
+        raise ValueError(f"must be an address or a mapping, not {type(given).__name__}")
     if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
         raise ValueError(f"has the field {unknown[0]!r:.100}, but may only have email, name and phone")
     # A CHAR column of a database and a line of a file end in white space, which no address and no name has.
-    given = {
-        field: value.strip() if field != "phone" and isinstance(value, str) else value for field, value in given.items()
-    }
-    recipient = msgspec.convert(given, NewRecipient)  # whose errors name fields and types, never values
+    stripped = {field: text.strip() for field, text in given.items() if field != "phone" and isinstance(text, str)}
+    recipient = msgspec.convert({**given, **stripped}, NewRecipient)  # whose errors never quote values
     if not is_valid_unicode(f"{recipient.name}{recipient.phone}"):
         raise ValueError("not valid Unicode")
     return recipient
@@ -152,18 +150,16 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
             yield f"{field} is not valid Unicode"
 
 
-def _problems(new: NewTransfer) -> list[str]:
-    length, addresses = len(new.message or ""), [recipient.email for recipient in new.recipients]
-    malformed = dict.fromkeys(filter(None, map(_address_problem, addresses)), True)
-    repeated = [] if malformed else duplicate_addresses(addresses)
-    checks = {
-        "subject must not be empty; a template without a value is": not new.subject.strip(),
-        f"message has {length:,} characters; {MAX_MESSAGE_LENGTH:,} are allowed": length > MAX_MESSAGE_LENGTH,
-        **malformed,
-        **{f"recipient {each!r} occurs more than once, and would get one email each time": True for each in repeated},
-        **_security_checks(new),
-    }
-    return [problem for problem, is_found in checks.items() if is_found]
+def _problems(new: NewTransfer) -> Iterator[str]:
+    if not new.subject.strip():
+        yield "subject must not be empty; a template without a value is"
+    if (length := len(new.message or "")) > MAX_MESSAGE_LENGTH:
+        yield f"message has {length:,} characters; {MAX_MESSAGE_LENGTH:,} are allowed"
+    addresses = [recipient.email for recipient in new.recipients]
+    malformed = list(filter(None, map(_address_problem, addresses)))
+    for each in [] if malformed else duplicate_addresses(addresses):
+        yield f"recipient {each!r} occurs more than once, and would get one email each time"
+    yield from malformed
 
 
 def _address_problem(address: str) -> str:
@@ -180,21 +176,41 @@ def _address_problem(address: str) -> str:
     return ""
 
 
-def _security_checks(new: NewTransfer) -> dict[str, bool]:
-    """Return whether each rule is broken, by what to say then.
-
-    Without security the account's default applies, which is unknown here; the service then validates.
-    """
-    security, options, checks = new.security, ", ".join(SECURITY_OPTIONS), dict[str, bool]()
-    checks[f"security must be one of {options}, or None for the account's default, not {security!r:.100}"] = (
-        security not in (None, *SECURITY_OPTIONS)
-    )
+def _security_problems(new: NewTransfer) -> Iterator[str]:
+    # Without security the account's default applies, which is unknown here; the service then validates.
+    security, options = new.security, ", ".join(SECURITY_OPTIONS)
+    if security not in (None, *SECURITY_OPTIONS):
+        yield f"security must be one of {options}, or None for the account's default, not {security!r:.100}"
     for field in ("security_question", "security_answer"):
         is_given = getattr(new, field) is not None
-        checks[f"security 'question' needs {field}"] = security == "question" and not is_given
-        checks[f"{field} is not used with security {security!r:.100}"] = is_given and security not in (None, "question")
-    for recipient in new.recipients:
-        digits = re.sub(r"[\W_]", "", recipient.phone or "")
-        problem = f"security 'sms' needs the phone of {show_address(recipient.email)}, in digits and punctuation"
-        checks[problem] = security == "sms" and not re.fullmatch("[0-9]+", digits)
-    return checks
+        if security == "question" and not is_given:
+            yield f"security 'question' needs {field}"
+        if security not in (None, "question") and is_given:
+            yield f"{field} is not used with security {security!r:.100}"
+    for recipient in new.recipients if security == "sms" else ():
+        if not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone or "")):
+            yield f"security 'sms' needs the phone of {show_address(recipient.email)}, in digits and punctuation"
+
+
+def attachment(name: str) -> str:
+    """Return an upload's Content-Disposition: ``filename*`` is the name, ``filename`` the closest in ASCII (R30)."""
+    check_name(name)
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode() or "file"
+    # Parsers disagree on quotes, backslashes and percent signs; a slash may come of the normalization.
+    fallback = re.sub(r'["\\%/]', "_", ascii_name)
+    return f"attachment; filename=\"{fallback}\"; filename*=UTF-8''{quote(name, safe='')}"
+
+
+def check_name(name: str) -> None:
+    """:raises InvalidDelivery: the service would not store a file name unchanged, or it could look like another."""
+    categories = set(map(unicodedata.category, name.translate(_JOINERS)))
+    reasons = {
+        "is empty or consists of dots and spaces": not name.replace(".", "").strip(),
+        "contains a path separator, and the service strips directory parts": {"/", "\\"} & set(name),
+        "contains a control character": "Cc" in categories,
+        "is not valid Unicode": "Cs" in categories,
+        "contains a character that is not seen and makes a name look like another": {"Cf", "Zl", "Zp"} & categories,
+        f"is over {MAX_NAME_BYTES} bytes in UTF-8": len(name.encode(errors="replace")) > MAX_NAME_BYTES,
+    }
+    if reason := next((reason for reason, is_found in reasons.items() if is_found), ""):
+        raise InvalidDelivery(f'the file name {name!r} {reason}; give another with {{"path": …, "name": …}}')

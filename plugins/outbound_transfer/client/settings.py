@@ -13,35 +13,23 @@ import httpx
 from outbound_transfer.client.errors import InvalidSettings
 
 DEFAULT_TIMEOUT: Final = 60.0
-
-#: Seconds; the connection form has the same limit, and sockets refuse much longer timeouts.
-MAX_TIMEOUT: Final = 3_600.0
-
-#: Of every key of the event feed (service-api.md, R9).
-_EVENT_KEY_PREFIX: Final = "obs_"
+MAX_TIMEOUT: Final = 3_600.0  # as in the connection form; sockets refuse much longer ones
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One account's address and keys.
+    """One account's address and keys (service-api.md, R1, R6, R9).
 
-    :ivar base_url: scheme, host and port; ``/v1`` is below it (service-api.md, R1).
-    :ivar transfer_api_key: key of the transfer interface (service-api.md, R6).
-    :ivar event_api_key: key of the event feed (service-api.md, R9); "" if it is not used.
-    :ivar timeout: seconds for each step of a call (connect, one read, one write).
-    :ivar verify: whether to check the service's TLS certificate.
-    :ivar web_url: address of the account's web application, for links; "" for the base URL.
-    :ivar rehearses: whether no transfer is sent: a send ends in :class:`.Rehearsed`, right before its request.
     :raises InvalidSettings: the address or the timeout is unusable.
     """
 
-    base_url: str
+    base_url: str  # scheme, host and port; /v1 is below it
     transfer_api_key: str = field(repr=False)
-    event_api_key: str = field(default="", repr=False)
-    timeout: float = DEFAULT_TIMEOUT
-    verify: bool = True
-    web_url: str = ""
-    rehearses: bool = False
+    event_api_key: str = field(default="", repr=False)  # "" if the feed is not used
+    timeout: float = DEFAULT_TIMEOUT  # seconds for each step of a call (connect, one read, one write)
+    verify: bool = True  # whether to check the service's TLS certificate
+    web_url: str = ""  # of the account's web application, for links; "" for the base URL
+    rehearses: bool = False  # whether each send ends in Rehearsed, right before its request
 
     def __post_init__(self) -> None:
         try:
@@ -61,38 +49,30 @@ class Settings:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of the service, for errors."""
         return self.base_url.rstrip("/")
 
     @property
     def key_digest(self) -> str:
-        """A digest of the transfer key and where it leads: what a database gets of it."""
+        """A digest of the transfer key and its address, for a database."""
         return hashlib.sha256(f"{self.base_url}\0{self.transfer_api_key}".encode()).hexdigest()[:32]
 
     @cached_property
     def account(self) -> str:
-        """The account's name: ``account.example.com``, followed by the port and path, if any.
-
-        The site address identifies the account (service-api.md, R1). Unlike the id of a connection, it survives
-        a renaming and is the same for all connections to one account.
-        """
+        """The account's name: ``account.example.com``, followed by the port and path, if any (service-api.md, R1)."""
         url = httpx.URL(self.base_url)  # drops the default port of the scheme
         return url.netloc.decode() + url.path.rstrip("/")
 
     def key(self, *, is_feed: bool = False) -> str:
-        """Return the key of the transfer interface, or of the event feed.
-
-        :raises InvalidSettings: the key is missing, or contains characters that a header cannot transport.
-        """
+        """:raises InvalidSettings: the key is missing, or contains characters that a header cannot transport."""
         key, where = self.transfer_api_key, "the connection's password (the transfer API key)"
         if is_feed:
             key, where = self.event_api_key, "the connection's extra field event_api_key"
         if not key:
             raise InvalidSettings(f"{where} is not set. Enter the key in that field; others are not read")
-        if not is_feed and key.startswith(_EVENT_KEY_PREFIX):
+        if not is_feed and key.startswith("obs_"):  # service-api.md, R9
             raise InvalidSettings(
-                f"{where} is an event key, as it begins with {_EVENT_KEY_PREFIX}. Put it in the extra field "
-                "event_api_key instead; generate a transfer API key for the password"
+                f"{where} is an event key, as it begins with obs_. Put it in the extra field event_api_key instead; "
+                "generate a transfer API key for the password"
             )
         if not re.fullmatch("[!-~]+", key):
             raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")

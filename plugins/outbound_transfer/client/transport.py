@@ -7,9 +7,11 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
@@ -17,37 +19,20 @@ import httpx
 import msgspec
 
 from outbound_transfer import __version__
-from outbound_transfer.client.content_disposition import attachment
-from outbound_transfer.client.errors import (
-    CODES,
-    CallError,
-    InvalidSettings,
-    MalformedResponse,
-    NoResponse,
-    NotConnected,
-    error_of,
-)
-from outbound_transfer.client.retry import parse_retry_after
+from outbound_transfer.client import errors
+from outbound_transfer.client.errors import CallError, InvalidSettings, MalformedResponse
+from outbound_transfer.client.models import Upload
+from outbound_transfer.client.new_transfer import attachment
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.client.wording import redact
-
-if TYPE_CHECKING:
-    from outbound_transfer.client.models import Upload
+from outbound_transfer.wording import redact
 
 T = TypeVar("T")
 
-#: Maximum size of a response body, unless the request sets another.
-MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-
 _HEADERS: Final = {
     "Accept": "application/json, application/x-ndjson",
-    # Bodies are read as they are on the wire, so that a small response cannot decompress into a huge one.
-    "Accept-Encoding": "identity",
+    "Accept-Encoding": "identity",  # so that a small response cannot decompress into a huge one
     "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
 }
-
-#: Variables of the environment that name certificates.
-_TLS_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 #: Raised by msgspec for unexpected bytes or JSON, and for JSON that is nested too deeply.
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -56,19 +41,12 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 #: The service adds an error object to every error (service-api.md, R15); without it, a proxy or gateway has responded.
 _CONCLUSIVE_STATUSES: Final = frozenset(range(400, 500)) - {400, 411, 413, 429}
 
-#: A server of the other scheme refuses the TLS handshake, or responds with bytes that are not HTTP.
 _ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request.
-
-    :ivar operation: the endpoint's name, as in metrics and logs.
-    :ivar path: below the connection's address; starts with ``/v1``.
-    :ivar is_feed: whether it is one of the event feed, which has a key of its own (service-api.md, R9).
-    :ivar max_bytes: a larger response raises :class:`.MalformedResponse`.
-    """
+    """One request: ``operation`` is its name in metrics and logs, ``max_bytes`` the largest response to read."""
 
     operation: str
     method: str
@@ -77,7 +55,7 @@ class Request:
     body: bytes | None = field(default=None, repr=False)
     upload: Upload | None = None
     is_feed: bool = False
-    max_bytes: int = MAX_RESPONSE_BYTES
+    max_bytes: int = 16 * 1024 * 1024
 
 
 class Response(NamedTuple):
@@ -93,25 +71,15 @@ AttemptHook: TypeAlias = Callable[[Request], AbstractContextManager[Callable[[in
 
 
 def open_client(settings: Settings) -> httpx.Client:
-    """Return an HTTP client for the account; no connection is made yet.
-
-    :raises InvalidSettings: a variable of the environment is unusable.
-    """
+    """:raises InvalidSettings: a variable of the environment is unusable."""
     url = httpx.URL(settings.base_url)
-    try:
-        verify = settings.verify and url.scheme != "http" and _tls_context(*map(os.environ.get, _TLS_VARIABLES))
-    except OSError as error:
-        variable = next(filter(os.environ.get, _TLS_VARIABLES), _TLS_VARIABLES[0])
-        raise InvalidSettings(
-            f"the environment variable {variable} names certificates that cannot be read: {error.strerror or error}"
-        ) from None
     proxies = {} if proxy_bypass(url.netloc.decode()) else getproxies()
     proxy = proxies.get(url.scheme, proxies.get("all"))
     try:
         return httpx.Client(
             base_url=url,
             timeout=settings.timeout,
-            verify=verify,
+            verify=settings.verify and url.scheme == "https" and _tls_context(os.environ.get("SSL_CERT_FILE")),
             headers=_HEADERS,
             # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
@@ -119,6 +87,10 @@ def open_client(settings: Settings) -> httpx.Client:
             # httpx refuses a NO_PROXY with ranges of IPv6, and proxies of other schemes that it has no package for.
             trust_env=False,
         )
+    except OSError as error:
+        raise InvalidSettings(
+            f"the environment variable SSL_CERT_FILE names certificates that cannot be read: {error.strerror or error}"
+        ) from None
     except (ValueError, ImportError, httpx.InvalidURL):
         raise InvalidSettings(
             "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is no address of a proxy, such "
@@ -127,32 +99,27 @@ def open_client(settings: Settings) -> httpx.Client:
 
 
 @lru_cache(maxsize=1)
-def _tls_context(*_environment: str | None) -> ssl.SSLContext:
-    """Return what all clients of a process share: to load the certificates takes longer than a call.
-
-    :param _environment: the variables that it depends on.
-    """
-    return httpx.create_ssl_context()
+def _tls_context(_certificates: str | None) -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # which takes longer than a call, as it loads all certificates
 
 
 def send(
     client: httpx.Client, settings: Settings, request: Request, on_attempt: AttemptHook, secrets: Iterable[str]
 ) -> Response:
-    """Make one attempt of a call.
+    """Make one attempt of a call; return the response, whatever its status.
 
     :param secrets: texts that no error may quote.
-    :return: the response, whatever its status.
     :raises CallError: no complete response arrived, or it exceeds the limits.
     :raises InvalidSettings: the key is unusable.
     """
-    upload = request.upload
+    upload, path = request.upload, request.path.lstrip("/")  # below the base URL's path
     headers = {"Authorization": f"Bearer {settings.key(is_feed=request.is_feed)}"}
     if upload:
         # Without a declared length httpx uses chunked encoding, which the service rejects (service-api.md, R30).
         headers |= {"Content-Length": str(upload.size), "Content-Disposition": attachment(upload.name)}
     elif request.body is not None:
         headers["Content-Type"] = "application/json"
-    content, path = upload.chunks() if upload else request.body, request.path.lstrip("/")  # below the base URL's path
+    content = upload.chunks() if upload else request.body
     call = client.stream(request.method, path, params=request.params, headers=headers, content=content)
     with on_attempt(request) as respond:
         try:
@@ -161,7 +128,7 @@ def send(
             respond(response.status_code)
             return Response(response.status_code, response.headers, body)
         except (httpx.TransportError, httpx.StreamError) as error:
-            failure = _failure(request, error, settings, secrets)
+            failure = _failure(request.operation, error, settings.origin, secrets)
         # Not within the block above: logs show the context of an error too, and the library's quote invalid responses.
         raise failure
 
@@ -177,23 +144,21 @@ def _read(response: httpx.Response, request: Request) -> bytes:
     return bytes(body)
 
 
-def _failure(request: Request, error: Exception, settings: Settings, secrets: Iterable[str]) -> CallError:
-    operation, origin = request.operation, settings.origin
+def _failure(operation: str, error: Exception, origin: str, secrets: Iterable[str]) -> CallError:
     reason = redact(f"{type(error).__name__} {error}", secrets)
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
-            return NotConnected(f"{operation}: no connection to {origin}: {reason}. {_ADDRESS_HINT}")
+            return errors.NotConnected(f"{operation}: no connection to {origin}: {reason}. {_ADDRESS_HINT}")
         case httpx.TimeoutException():
-            return NoResponse(f"{operation}: {origin} did not respond in time ({reason})")
+            return errors.NoResponse(f"{operation}: {origin} did not respond in time ({reason})")
     hint = f". {_ADDRESS_HINT}" if isinstance(error, httpx.RemoteProtocolError) else ""
-    return NoResponse(f"{operation}: the connection to {origin} broke: {reason}{hint}")
+    return errors.NoResponse(f"{operation}: the connection to {origin} broke: {reason}{hint}")
 
 
 def decode_response(request: Request, response: Response, decode: Callable[[Response], T], secrets: Iterable[str]) -> T:
     """Return the result of a call.
 
-    :raises ServiceError: an error response, as the class of its code and status (service-api.md, R48).
-    :raises MalformedResponse: a successful status with an undocumented body or headers.
+    :raises CallError: of an error response (service-api.md, R48), or of one that is not as documented.
     """
     if not 200 <= response.status < 300:
         raise _error_from(request, response, secrets)
@@ -213,7 +178,7 @@ class _ErrorObject(msgspec.Struct):
 
 
 def _error_from(request: Request, response: Response, secrets: Iterable[str]) -> CallError:
-    """Return the error for an unsuccessful response. Its texts are untrusted, so they are shortened and redacted."""
+    """Return the error for an unsuccessful response, whose texts are untrusted."""
     status, headers = response.status, response.headers
     if status // 100 == 3:
         return MalformedResponse(
@@ -231,13 +196,36 @@ def _error_from(request: Request, response: Response, secrets: Iterable[str]) ->
             "a proxy or gateway responded in its place. Check the connection's host and the proxies on the way."
         )
     # A documented code stays, even if a word of it equals a secret.
-    code = payload.error if payload.error in CODES else redact(payload.error, secrets)
+    code = payload.error if (status, payload.error) in errors.BY_CODE else redact(payload.error, secrets)
     message = redact(payload.message or "", secrets)
     if request.upload:
         message = f"{request.upload.name!r}: {message}"
     elif status == 404:  # its advice is about the id
         transfer_id = redact(unquote("".join(request.path.split("/")[3:4])), secrets)
         message = f"transfer '{transfer_id}': {message or 'the service gave no message'}"
-    error = error_of(status, code, message, parse_retry_after(headers.get("retry-after"), date=headers.get("date")))
+    retry_after = parse_retry_after(headers.get("retry-after"), date=headers.get("date"))
+    error = errors.error_of(status, code, message, retry_after)
     error.in_doubt |= is_of_a_proxy  # which cannot know whether the service applied the call
     return error
+
+
+def parse_retry_after(value: str | None, *, date: str | None = None) -> float | None:
+    """Return the seconds of a Retry-After, 0 or more (service-api.md, R50; RFC 9110 §10.2.3); None if it is unusable.
+
+    :param date: ``Date`` of the same response, from which an HTTP date counts: the local clock may be wrong.
+    """
+    number = (value or "").strip()
+    if number.isascii() and number.isdecimal():
+        return float(number)  # infinite if absurd, which is past any timeout
+    deadline, now = parse_http_date(value), parse_http_date(date)
+    return max((deadline - now).total_seconds(), 0.0) if deadline and now else None
+
+
+def parse_http_date(value: str | None) -> datetime | None:
+    """Parse a header such as ``Date``; None if it is missing or invalid."""
+    try:
+        timestamp = parsedate_to_datetime(value or "")
+    except (TypeError, ValueError, OverflowError):
+        return None
+    # HTTP dates are in UTC (RFC 9110 §5.6.7); the library returns "-0000" without a time zone.
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)

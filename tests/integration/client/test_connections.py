@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import ssl
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from hypothesis import strategies as st
 from outbound_transfer.exceptions import InvalidDelivery, InvalidSettings, MalformedResponse, NotConnected
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from support.raw_server import header, serving
-from support.timeouts import TEST_TIMEOUT
 from support.wire import EVENT_KEY, TRANSFER_KEY, Wire, refusal, said, transfer
 
 PAGE = said(b"", "200 OK", "Content-Type: application/x-ndjson", "X-Next-Cursor: 0", "X-Has-More: false")
@@ -176,27 +172,3 @@ def test_no_id_leads_to_another_path(wire: Callable[..., Wire], some_id: str) ->
         assert (method, path.split("/")[:3], path.split("/")[4:5]) == ("GET", ["", "v1", "transfers"], ["files"])
         assert path.count("/") == 5
         assert not {"?", "#", "\\"} & set(path)
-
-
-def test_a_client_that_is_closed_while_a_thread_connects_leaves_no_socket_open(
-    wire: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, closed, connect = threading.Event(), threading.Event(), socket.create_connection
-
-    def connect_late(*arguments: Any, **options: Any) -> socket.socket:
-        stream = connect(*arguments, **options)
-        begun.set()
-        closed.wait(TEST_TIMEOUT)
-        return stream
-
-    service = wire(transfer())
-    client = service.hook.get_conn()
-    monkeypatch.setattr(socket, "create_connection", connect_late)
-    with ThreadPoolExecutor() as threads:
-        call = threads.submit(client.get_transfer, "t")
-        assert begun.wait(TEST_TIMEOUT)
-        service.hook.close()
-        closed.set()
-        assert call.result().id == "t"
-    del client, call
-    gc.collect()  # an open socket warns, and a warning is an error

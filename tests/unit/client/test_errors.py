@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.errors import error_of
-from outbound_transfer.exceptions import CallError, ServerFault, ServiceError
+from outbound_transfer.client.errors import CallError, ServerFault, ServiceError, error_of
 
 DOCUMENTED = {
     (400, "invalid_request"), (401, "invalid_api_key"), (403, "api_not_enabled"), (403, "api_not_permitted"),

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.models import Transfer, decode_page, decode_transfer, to_builtins
+from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.models import Transfer, decode_page, decode_transfer, describe, to_builtins
 from outbound_transfer.client.new_transfer import SECURITY_OPTIONS, build_new_transfer
-from outbound_transfer.exceptions import InvalidDelivery
 
 ANN, BOB = "ann@example.com", "bob@example.org"
 PHONE, ANSWER = "+49 (30) 555-0199", "my secret dog"
@@ -81,7 +81,7 @@ def test_recipients_come_in_many_forms(given: Any, asked: list[dict[str, str]]) 
         ([ANN, {"email": ANN, "phone": 555}], "got `int` - at `$.phone`"),
         ([ANN, {"email": ANN, "name": "\ud800"}], "recipient 2: not valid Unicode"),
         ([ANN, 7], "recipient 2: must be an address or a mapping, not int"),
-        ([ANN, [BOB]], "not list. If it comes from expand() over a mapping"),
+        ([ANN, [BOB]], "recipient 2: must be an address or a mapping, not list"),
         ([ANN, None], "recipient 2: must be an address or a mapping, not NoneType"),
         (None, "recipient 1: must be an address or a mapping"),
         (7, "recipient 1: must be an address or a mapping"),
@@ -277,6 +277,17 @@ def test_an_id_is_not_repaired_into_another() -> None:
         decode_transfer(b'{"id": "\\ud800", "status": "pending", "subject": "S"}')
     with pytest.raises(msgspec.DecodeError):
         decode_page(rb'{"data": [], "next_cursor": "\ud800"}')
+
+
+@pytest.mark.parametrize("text", ["draft\nforged line", "\x1b[31mpending", "x\u2028y", "\u202edraft"], ids=ascii)
+def test_what_a_log_line_shows_is_printable(text: str) -> None:
+    of_ann = {"email": f"{ANN}{text}", "picked_up_at": None}
+    fields = {"status": text, "expires_at": text, "sent_at": text, "subject": text, "recipients": [of_ann]}
+    read = decode_transfer(json.dumps({"id": "t", **fields}).encode())
+    assert f"{read.status} {read.expires_at} {read.sent_at} {describe(read)}".isprintable()
+    assert read.subject == text
+    with pytest.raises(msgspec.DecodeError):
+        decode_transfer(json.dumps({"id": text, **fields}).encode())
 
 
 def test_resources_become_plain_json() -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.models import Recipient, Transfer, to_result
-from outbound_transfer.client.outcomes import KNOWN_STATUSES, TransferOutcome, describe
+from outbound_transfer.client.models import KNOWN_STATUSES, Recipient, Transfer, TransferOutcome, describe, to_result
 from outbound_transfer.waiting.wait import FAIL, OUTCOMES, SUCCEED, Rules
 
 EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", SUCCEED, None

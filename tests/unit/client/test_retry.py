@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.retry import (
+from outbound_transfer.client.client import (
     MAX_BACKOFF,
     MAX_FIRST_ATTEMPTS,
     MAX_RETRY_AFTER,
     MIN_DELAY,
     RATE_LIMIT_DELAY,
     SLOT_INTERVAL,
+    Client,
     RetryPolicy,
-    retry,
 )
-from outbound_transfer.exceptions import (
+from outbound_transfer.client.errors import (
     CallError,
     InvalidRequest,
     NoResponse,
@@ -24,6 +27,7 @@ from outbound_transfer.exceptions import (
     ServerFault,
     TransferLimitReached,
 )
+from outbound_transfer.client.settings import Settings
 
 WAITS = st.none() | st.sampled_from([0.0, 0.2, 1.0, 7.0, 30.0, 61.0])
 ERRORS = st.one_of(
@@ -41,7 +45,15 @@ POLICIES = st.builds(
 )
 
 
-def run(errors: list[CallError], policy: RetryPolicy, **options: object) -> tuple[object, list[float], int]:
+def client_of(policy: RetryPolicy, sleep: Callable[[float], object], was_reached: bool = True) -> Client:
+    client = Client(Settings("http://h", "key"), policy=policy, sleep=sleep, on_retry=lambda *_: None)
+    client._was_reached = was_reached
+    return client
+
+
+def run(
+    errors: list[CallError], policy: RetryPolicy, max_in_doubt: int | None = None, was_reached: bool = True
+) -> tuple[object, list[float], int]:
     """Return the result or the error, the waits, and the number of attempts."""
     left, waits, attempts = iter(errors), list[float](), 0
 
@@ -52,10 +64,11 @@ def run(errors: list[CallError], policy: RetryPolicy, **options: object) -> tupl
             raise error
         return "done"
 
-    try:
-        return retry("get", attempt, policy, sleep=waits.append, on_retry=lambda *_: None, **options), waits, attempts  # type: ignore[arg-type]
-    except CallError as error:
-        return error, waits, attempts
+    with client_of(policy, waits.append, was_reached) as client:
+        try:
+            return client.retry("get", attempt, max_in_doubt), waits, attempts
+        except CallError as error:
+            return error, waits, attempts
 
 
 def is_wait(error: CallError) -> bool:
@@ -113,27 +126,23 @@ def test_a_call_that_may_leave_duplicates_ends_in_doubt_twice_at_most() -> None:
 
 def test_a_wrong_address_fails_within_seconds() -> None:
     first, later = [[NotConnected(str(number)) for number in range(9)] for _ in range(2)]
-    assert run([*first], RetryPolicy(), was_reached=lambda: False)[2] == MAX_FIRST_ATTEMPTS
+    assert run([*first], RetryPolicy(), was_reached=False)[2] == MAX_FIRST_ATTEMPTS
     assert run([*later], RetryPolicy())[2] == RetryPolicy().max_attempts
 
 
 def test_a_loop_around_another_does_not_repeat_what_that_has_given_up() -> None:
     errors: list[CallError] = [NoResponse("1"), NoResponse("2"), NoResponse("3")]
-    calls = 0
-
-    def inner(_: bool) -> object:
-        nonlocal calls
-        calls += 1
-        return retry("get", raise_next, RetryPolicy(max_attempts=2), sleep=lambda _: None, on_retry=lambda *_: None)
-
-    left = iter(errors)
+    calls, left = 0, iter(errors)
 
     def raise_next(_: bool) -> object:
         raise next(left)
 
-    try:
-        retry("send", inner, RetryPolicy(), sleep=lambda _: None, on_retry=lambda *_: None)
-    except NoResponse as error:
-        assert (str(error), calls) == ("2", 1)
-    else:
-        raise AssertionError("it ended well")
+    def attempt(_: bool) -> object:
+        nonlocal calls
+        calls += 1
+        with client_of(RetryPolicy(max_attempts=2), lambda _: None) as inner:
+            return inner.retry("get", raise_next)
+
+    with client_of(RetryPolicy(), lambda _: None) as outer, pytest.raises(NoResponse, match="2"):
+        outer.retry("send", attempt)
+    assert calls == 1

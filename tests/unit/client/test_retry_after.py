@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.retry import parse_retry_after
+from outbound_transfer.client.transport import parse_retry_after
 
 NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 

@@ -14,16 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client import transport
+from outbound_transfer.client.errors import InvalidSettings
 from outbound_transfer.client.transport import open_client
-from outbound_transfer.exceptions import InvalidSettings
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.links.web import link_to
+from outbound_transfer.links.transfer import link_to
 
 SECRET = "s3cret-key"
 
 
 def settings_of(extra: Any = None, **fields: Any) -> Any:
-    given = {"host": "https://h", "schema": None, "port": None, "password": SECRET, "extra_dejson": extra or {}}
+    given: dict[str, Any] = {
+        "conn_type": "outbound_transfer",
+        "host": "https://h",
+        "schema": None,
+        "port": None,
+        "password": SECRET,
+    }
+    given["extra_dejson"] = extra or {}
     return settings_from_connection(SimpleNamespace(**given | fields))  # type: ignore[arg-type]
 
 
@@ -119,6 +126,12 @@ def test_an_extra_field_that_cannot_be_used_is_named_and_not_quoted(field: str, 
 )
 def test_a_link_leads_to_the_web_application_and_else_to_the_service(fields: dict[str, str], url: str) -> None:
     assert link_to(settings_of(fields), "a&b") == url
+
+
+@pytest.mark.parametrize("kind", ["http", "generic", "", None])
+def test_a_connection_of_another_type_is_refused(kind: str | None) -> None:
+    with pytest.raises(InvalidSettings, match="type must be outbound_transfer .* not"):
+        settings_of(conn_type=kind)
 
 
 def test_settings_show_no_key() -> None:
