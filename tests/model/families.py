@@ -666,7 +666,7 @@ class Redelivery(One):
         return order
 
     def deliver(self, attempt: Any, task: str, key: str | None = None) -> None:
-        from outbound_transfer.delivery.sending import DraftOutdated
+        from outbound_transfer.delivery.draft import DraftOutdated
 
         while True:
             try:

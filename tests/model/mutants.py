@@ -14,7 +14,7 @@ from unittest import mock
 
 from model.families import families, sample
 from outbound_transfer.client import client
-from outbound_transfer.delivery import approve, attempt, check, decision, delivery, draft, keys, row, sending
+from outbound_transfer.delivery import approve, attempt, decision, delivery, draft, row
 from outbound_transfer.files import attached
 
 
@@ -47,7 +47,7 @@ def of_the_code() -> Iterator[Mutant]:
         name, function = f"{path.partition('.')[0]}: {words}", attrgetter(path)(MODULES)
         before, found, after = textwrap.dedent(inspect.getsource(function)).rpartition(old)
         assert found, f"{name}: {old!r} is not in {path}"
-        values: dict[str, Any] = {"staticmethod": lambda function: function}
+        values: dict[str, Any] = dict.fromkeys(("staticmethod", "property"), lambda function: function)
         exec(compile(before + new + after, name, "exec", __future__.annotations.compiler_flag), values)
         # The code, as other modules have imported the function.
         yield Mutant(name, _with_code(function, values[function.__name__].__code__))
@@ -65,13 +65,10 @@ def _with_code(function: Any, code: Any) -> Iterator[None]:
 MODULES = SimpleNamespace(
     approve=approve,
     attempt=attempt,
-    check=check,
     client=client,
     delivery=delivery,
     draft=draft,
-    keys=keys,
     row=row,
-    sending=sending,
     attached=attached,
 )
 
@@ -103,12 +100,12 @@ row.require_draft: another draft is as good
     memory.transfer_id != transfer_id or ->
 row.require_draft: any phase is as good
     or memory.phase not in phases ->
-check.is_comparable: an incomplete transfer is returned
+draft.changed_files: an incomplete transfer is returned
     if not entries or any(entry.is_open for entry in entries): -> if False:
 delivery.Delivery._check_returned: files are not compared after a clear
-    memory.asked != self.attempt.asked -> False
+    memory.asked != self.attempt.by.asked -> False
 delivery.Delivery.look: 404 is gone, whatever the key
-    if matches(memory.key_check, settings.transfer_api_key) -> if True
+    if is_own_key -> if True
 delivery.Delivery.look: the account is not compared
     memory.account != settings.account -> False
 delivery.Delivery.look: an id alone proves a transfer
@@ -129,12 +126,12 @@ draft.Filling._open: the entry is opened late
     claim=self._claim, is_open=True -> claim=self._claim
 draft.Filling._open: two attempts share a claim
     self._claim = self._entry.claim + 1 -> self._claim = 1
-draft.Filling._removable: a doubtful name may be given up
+draft.Filling._refuse_foreign: a doubtful name may be given up
     file is None or file.is_doubtful -> file is None
-draft.Filling._removable: a begun name may be given up
+draft.Filling._refuse_foreign: a begun name may be given up
     file is None or file.is_doubtful -> file is not None and file.is_doubtful
 draft.Filling.fill: names are not stored before they are uploaded
-    self._save() -> pass
+    self.files = begun | keeps | removed -> self.files = keeps | removed
 draft.Filling._is_held: a changed source is kept
     (before.size, before.fingerprint) == (source.size, shorten(source)) -> True
 draft.Filling._is_held: a file is kept by its name
@@ -153,53 +150,53 @@ draft.Filling.fill: files that are not wanted stay
     self._client.remove_file(self._id, file.id, self._check_own) -> pass
 client.Client.attach_file: a 200 proves an upload
     response.status == 201 -> True
-attached._Draft.upload: a doubtful 200 proves it where others may arrive
+attached.Uploads._upload: a doubtful 200 proves it where others may arrive
     and not taken) -> )
-attached._Draft.upload: a doubt is forgotten
-    attached.is_doubtful or others_may_arrive -> False
-attached._Draft._check_source: a source that changes is not noticed
+attached.Uploads._upload: a doubt is forgotten
+    is_doubtful = is_doubtful or others_may_arrive -> is_doubtful = False
+attached.Uploads._check_source: a source that changes is not noticed
     source.check_unchanged() -> pass
-sending.Sending._send_once: after a doubt, others may fill again
-    self._is_in_doubt |= error.in_doubt -> pass
-sending.Sending.__init__: an earlier attempt's doubt is forgotten
+draft.Sending._send_once: after a doubt, others may fill again
+    self._is_in_doubt |= in_doubt -> pass
+draft.Sending.__init__: an earlier attempt's doubt is forgotten
     self._is_in_doubt = delivery.memory.phase is Phase.SENDING -> self._is_in_doubt = False
-sending.Sending._begin: the claim is not compared
+draft.Sending._begin: the claim is not compared
     self._row.check_own(memory) -> pass
-sending.Sending._begin: the draft is not compared
-    require_draft(memory, self._transfer_id, Phase.HANDED_ON, Phase.SENDING) -> pass
-sending.Sending._begin: the draft is read once
+draft.Sending._begin: another draft is sent
+    require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING) -> pass
+draft.Sending._begin: the draft is read once
     self._draft = None -> pass
-sending.Sending._begin: the version is not compared
+draft.Sending._begin: the version is not compared
     self._row.put(version, replace(memory, phase=Phase.SENDING)) -> self._row.save(phase=Phase.SENDING)
-sending.Sending._begin: it is not stored that a send begins
+draft.Sending._begin: it is not stored that a send begins
     self._row.put(version, replace(memory, phase=Phase.SENDING)) -> True
-sending.Sending._begin: what is gone may be sent
+draft.Sending._begin: what is gone may be sent
     if not transfer.is_draft: -> if False:
-sending.Sending._without_skipped: an open entry is no reason to wait
+draft.Sending._without_skipped: an open entry is no reason to wait
     for who in memory.entries.keys() - entries.keys(): -> for who in ():
-sending.Sending._without_skipped: a skipped task is left out with its files
+draft.Sending._without_skipped: a skipped task is left out with its files
     and not memory.entries[who].files ->
-sending.Sending._without_skipped: a skipped task is waited for
+draft.Sending._without_skipped: a skipped task is waited for
     state in LEFT_OUT -> False
-sending.Sending._require_meant: the files are not compared
+draft.require_attached: the files are not compared
     held != meant -> False
-check.require_no_twin: twins are not looked for
-    if twin := row.rows.find_twin(row.key, row.memory.twin(), attempt.run_of_twins): -> if twin := "":
-keys._claim: an owner at work is overtaken
+row.Row.require_no_twin: twins are not looked for
+    if twin := self.rows.find_twin(self.key, self.memory.twin(), started): -> if twin := "":
+delivery._claim: an owner at work is overtaken
     attempt.is_at_work(memory.owner, has_handed_on=handed_on) -> False
 row.Memory.emptied: a new draft needs no approval
     self.approval and Approval() -> None
-approve.require_approved: any approval will do
-    and approval.shown == memory.shown() ->
+row.Memory.is_approved.fget: any approval will do
+    and self.approval.shown == self.shown()) -> )
 approve.ask: that somebody is asked is not stored
     else replace(memory, approval=Approval(asked)) -> else memory
 approve.answer: the choice is not compared with the files
     option not in (options := options_of(memory)) -> not (options := (f"Approve{option[7:]}", ""))
-keys.begin_delivery: what the task has begun before is left
+delivery.begin_delivery: what the task has begun before is left
     _settle(client, Row(rows, before) if before else own, attempt) -> pass
-keys.begin_delivery: the new key is not stored
+delivery.begin_delivery: the new key is not stored
     own.save(key=key) -> pass
-keys._settle: any task's row is its own
+delivery._settle: any task's row is its own
     attempt.name not in (memory.owner, memory.asked[0]) -> False
 """
 
@@ -228,7 +225,7 @@ def mutants() -> Iterator[Mutant]:
 
 #: Rules that no schedule needs, with what they are for.
 SURVIVORS: dict[str, str] = {
-    "sending: what is gone may be sent": "the service answers 409, and send_once reads the same; saves a call",
-    "sending: the draft is not compared": "the row of another draft does not show this transfer; it says why",
-    "keys: an owner at work is overtaken": "keeps two runs from taking turns; the claim keeps the promises without it",
+    "draft: what is gone may be sent": "the service answers 409, and send_once reads the same; saves a call",
+    "draft: another draft is sent": "the row of another draft does not show this transfer; it says why",
+    "delivery: an owner at work is overtaken": "keeps two runs from taking turns; the claim keeps the promises",
 }

@@ -38,7 +38,7 @@ def test_a_delivery_is_sent_once_complete_and_green_only_then(family: str) -> No
         ("rule 7 (IN_DOUBT) removed", "removed"),
         ("row: the claim is not compared", "one task, cleared"),
         ("draft: one may fill while a send is under way", "clears, a slot"),
-        ("sending: it is not stored that a send begins", "kills"),
+        ("draft: it is not stored that a send begins", "kills"),
         ("delivery: the account is not compared", "another key"),
     ],
 )

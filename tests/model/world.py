@@ -20,16 +20,15 @@ import msgspec
 
 from model.service import Service, Stored
 from outbound_transfer.client import transport
-from outbound_transfer.client.client import Client
+from outbound_transfer.client.client import Client, RetryPolicy
 from outbound_transfer.client.errors import CallError, OutboundTransferError, SourceMissing
 from outbound_transfer.client.models import Transfer
 from outbound_transfer.client.new_transfer import NewTransfer, build_new_transfer
-from outbound_transfer.client.retry import RetryPolicy
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.delivery import draft, keys, row
+from outbound_transfer.delivery import draft, row
 from outbound_transfer.delivery.attempt import FINISHED, Attempt, TaskTry, task_name
 from outbound_transfer.delivery.decision import Act, Phase
-from outbound_transfer.delivery.delivery import Delivery, Order
+from outbound_transfer.delivery.delivery import Delivery, Order, begin_delivery
 from outbound_transfer.files.sources import Source
 from outbound_transfer.operators.errors import DeferRequested, fails_without_retry
 from outbound_transfer.store.errors import DeliveriesUnavailable
@@ -67,10 +66,9 @@ class ModelAttempt(Attempt):
     def __init__(self, world: World, instance: Instance, claim: int) -> None:
         run = instance.task[1]
         self.world, self.conn_id, self.claim = world, "conn", claim
-        self.max_tries, self.clear_number = instance.max_tries, world.clears.get(run, 0)
-        is_fresh = instance.tries == 1 and not claim and not self.clear_number
-        self.by = TaskTry(*instance.task, instance.tries, world.started(run), is_fresh)
-        self.may_have_twins = world.may_have_twins or bool(self.clear_number)
+        tries = instance.tries, world.started(run), instance.max_tries, world.clears.get(run, 0)
+        self.by = TaskTry(*instance.task, *tries)
+        self.may_have_twins = world.may_have_twins or bool(self.by.clear_number)
 
     def check_still_running(self) -> None:
         """Airflow may answer late: no promise depends on it."""
@@ -382,7 +380,7 @@ class World:
         return new_transfer(self.subject, tuple(self.recipients))
 
     def begin(self, attempt: Attempt, key: str | None = None) -> Any:
-        return keys.begin_delivery(self.client(), ModelRows(self), attempt, key)
+        return begin_delivery(self.client(), ModelRows(self), attempt, key)
 
     def find_row(self) -> tuple[Client, Any, str]:
         if "id" not in self.xcom:

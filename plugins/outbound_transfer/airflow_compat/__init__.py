@@ -1,1 +1,1 @@
-"""The differences between versions of Airflow, all of them: names, lookups, shared polls, state that outlives a try."""
+"""The differences between versions of Airflow, and its private names, all of them."""

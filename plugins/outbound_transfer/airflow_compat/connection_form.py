@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from outbound_transfer.get_provider_info import get_provider_info
+
+TYPE: Final[dict[str, Any]] = get_provider_info()["connection-types"][0]
 
 
 def form_widgets() -> dict[str, Any]:
@@ -16,18 +18,8 @@ def form_widgets() -> dict[str, Any]:
 
     kinds = {"boolean": BooleanField, "integer": IntegerField, "password": PasswordField, "string": StringField}
     widgets = {}
-    for name, field in _connection_type()["conn-fields"].items():
+    for name, field in TYPE["conn-fields"].items():
         schema = field["schema"]
         kind = schema.get("format") or (schema["type"] if isinstance(schema["type"], str) else schema["type"][0])
         widgets[name] = kinds[kind](field["label"], description=field["description"], default=schema.get("default"))
     return widgets
-
-
-def field_behaviour() -> dict[str, Any]:
-    """Return which fields of a connection are hidden, and other labels and placeholders."""
-    return {key.replace("-", "_"): value for key, value in _connection_type()["ui-field-behaviour"].items()}
-
-
-def _connection_type() -> dict[str, Any]:
-    (found,) = get_provider_info()["connection-types"]
-    return dict(found)

@@ -19,11 +19,7 @@ TAKES_RESPONSE_TIMEOUT: Final = "response_timeout" in signature(HITLOperator.__i
 
 
 def request_input(task: HITLOperator, context: Context) -> dict[str, Any]:
-    """Show the request of a task to people, and free its worker; ``execute_complete`` is called with the answer.
-
-    :return: the answer, in ``dag.test()``.
-    :raises TaskAwaitingInput, TaskDeferred: anywhere else.
-    """
+    """Show a request, and free the worker: ``execute_complete`` gets the answer. In ``dag.test()``, it is returned."""
     if not TAKES_RESPONSE_TIMEOUT:
         task.execution_timeout = task.response_timeout  # that of this task has been set before
     try:
@@ -35,11 +31,7 @@ def request_input(task: HITLOperator, context: Context) -> dict[str, Any]:
 
 
 def wait_again(task: HITLOperator, context: Context) -> dict[str, Any]:
-    """Wait for the answer to the request of an earlier attempt; it may be there, and a new request would delete it.
-
-    :return: as :func:`request_input`.
-    :raises TaskDeferred: unless ``dag.test()`` runs the task.
-    """
+    """Wait as :func:`request_input` for an earlier attempt's request: a new one would delete its answer."""
     if not is_in_process():
         from airflow.providers.standard.triggers.hitl import HITLTrigger
 
@@ -53,25 +45,15 @@ def wait_again(task: HITLOperator, context: Context) -> dict[str, Any]:
 def _answer_in_test(task: HITLOperator, context: Context) -> dict[str, Any]:
     """Return the event of the answer, or of the timeout: ``dag.test()`` resumes and ends no wait for input."""
     from airflow.models.hitl import HITLDetail
-    from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     assert task.response_timeout is not None
-    ti = context["ti"]
-    own: dict[str, Any] = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id}
-    own["map_index"] = -1 if ti.map_index is None else ti.map_index
-    query = select(HITLDetail).join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
-    query = query.where(*(getattr(TaskInstance, name) == value for name, value in own.items()))
     deadline = time.monotonic() + task.response_timeout.total_seconds()
     while time.monotonic() < deadline:
         with create_session() as session:
-            found = session.scalars(query).first()
+            found = session.get(HITLDetail, context["ti"].id)
             if found and found.response_received:
-                return {
-                    "chosen_options": found.chosen_options,
-                    "responded_at": found.responded_at,
-                    "responded_by_user": found.responded_by_user,
-                }
+                names = ("chosen_options", "responded_at", "responded_by_user")
+                return {name: getattr(found, name) for name in names}
         time.sleep(0.2)
     return {"error": "Nobody has answered", "error_type": "timeout"}

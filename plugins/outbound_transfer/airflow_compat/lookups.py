@@ -1,15 +1,14 @@
-"""Let a trigger call Airflow from the triggerer's event loop: one call at a time, each to its end.
-
-Before Airflow 3.2.2, two calls at once, or one that is cancelled, end the whole triggerer with ``Response read out of
-order!``.
-"""
+"""Call Airflow from threads and from a triggerer's event loop: up to 3.2.1, calls take each other's responses."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
+
+import attrs
+from airflow.sdk import Connection
 
 T = TypeVar("T")
 
@@ -19,7 +18,8 @@ _locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = Weak
 async def call_airflow(function: Callable[[], T]) -> T:
     """Run a function that may ask Airflow, such as for a connection, in a thread; return its result.
 
-    It runs to its end also if the caller is cancelled.
+    One runs at a time, to its end also if the caller is cancelled: otherwise, before Airflow 3.2.2, the whole triggerer
+    ends with ``Response read out of order!``.
     """
 
     async def run_alone() -> T:
@@ -32,3 +32,16 @@ async def call_airflow(function: Callable[[], T]) -> T:
     # Retrieved here, as nobody waits for it any more if the caller was cancelled; asyncio would log it.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)
+
+
+def with_parsed_extra(connection: Connection) -> Connection:
+    """Return a copy whose extra fields are parsed, and masked in logs, here and once, so that any thread may read them.
+
+    Airflow sends them to the supervisor to be masked whenever they are read. A server's own connection is returned.
+    """
+    if not isinstance(connection, Connection):
+        return connection
+    extra = connection.extra_dejson
+    parsed: Any = type("ParsedConnection", (Connection,), {"extra_dejson": property(lambda _: dict(extra))})
+    copy: Connection = parsed(**attrs.asdict(connection, recurse=False))
+    return copy

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow import __version__
 from airflow.configuration import conf, get_airflow_home
-from airflow.sdk import BaseHook, BaseNotifier, timezone
+from airflow.sdk import BaseHook, timezone
 from airflow.sdk.log import mask_secret, redact
 
 try:
@@ -18,18 +18,7 @@ except ImportError:  # before 3.2
     from airflow import exceptions
     from airflow.utils.operator_helpers import determine_kwargs
 
-__all__ = [
-    "HAS_PARTITIONS",
-    "BaseHook",
-    "BaseNotifier",
-    "conf",
-    "determine_kwargs",
-    "get_airflow_home",
-    "get_stats",
-    "mask_secret",
-    "redact",
-    "timezone",
-]
+__all__ = ["BaseHook", "conf", "determine_kwargs", "get_airflow_home", "mask_secret", "redact", "timezone"]
 
 AirflowException = exceptions.AirflowException
 AirflowFailException = exceptions.AirflowFailException

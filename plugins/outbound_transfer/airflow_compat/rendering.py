@@ -21,8 +21,7 @@ def is_unmapped(task: BaseOperator) -> bool:
 def hides_secrets(kind: type[Operator]) -> type[Operator]:
     """Class decorator: call ``before_rendering()`` and ``hide_secrets()`` around the rendering of template fields.
 
-    Airflow stores the fields right after it, and has no public method that it calls between the two for a mapped task
-    as well. What a task returned for ``expand_kwargs()`` is no template.
+    Airflow stores them right after it, and calls no public method between the two for mapped tasks as well.
     """
     render = kind._do_render_template_fields
 
@@ -44,20 +43,15 @@ def hides_secrets(kind: type[Operator]) -> type[Operator]:
 
 
 def _fields_of_the_dag_file(task: BaseOperator, template_fields: Iterable[str], context: Context) -> list[str]:
-    """Return the template fields but those whose values another task returned for ``expand_kwargs()``.
-
-    :param task: the running one, unmapped.
-    """
+    """Return the template fields but those whose values another task returned for ``expand_kwargs()``."""
     dag = context.get("dag")  # there is none where a test of a DAG renders
     mapped = dag and dag.task_dict.get(task.task_id)
-    if not isinstance(mapped, MappedOperator) or not _is_expanded_by_a_task(mapped, context["ti"].map_index):
-        return list(template_fields)
-    return [name for name in template_fields if name in mapped.partial_kwargs]
-
-
-def _is_expanded_by_a_task(mapped: MappedOperator, map_index: int | None) -> bool:
+    fields = list(template_fields)
+    if not isinstance(mapped, MappedOperator):
+        return fields
     expand_input = mapped._get_specified_expand_input()
-    if expand_input.EXPAND_INPUT_TYPE != "list-of-dicts":
-        return False
-    value = expand_input.value
-    return not isinstance(value, Sized) or not isinstance(value[map_index], Mapping)  # type: ignore[index]
+    values, index = expand_input.value, context["ti"].map_index
+    is_of_dag_file = expand_input.EXPAND_INPUT_TYPE != "list-of-dicts" or (
+        isinstance(values, Sized) and isinstance(values[index], Mapping)  # type: ignore[index]
+    )
+    return fields if is_of_dag_file else [name for name in fields if name in mapped.partial_kwargs]

@@ -17,7 +17,7 @@ Task: TypeAlias = tuple[str, str, str, int]
 #: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
 FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
 
-#: Of these, those in which it is not going to attach anything. A task that was cleared, and is to run, has no state.
+#: Of these, those in which it attaches nothing. A task that was cleared, and is to run, has no state.
 LEFT_OUT: Final = frozenset({"skipped", "removed"})
 
 #: How many task ids a request to Airflow names: they are in its URL.
@@ -33,20 +33,16 @@ class StaleTry(OutboundTransferError):
 
 
 class TaskTry(NamedTuple):
-    """One try of one task instance of one run, as a row compares it with others.
-
-    :ivar map_index: -1 if the task is not mapped.
-    :ivar run_started_at: when the run was started, ISO 8601 in UTC: a deleted run may return under its id.
-    :ivar is_fresh: the task's first try, in a run that was not cleared: it has nothing to remember.
-    """
+    """One try of one task instance of one run, as a row compares it with others."""
 
     dag_id: str
     run_id: str
     task_id: str
     map_index: int
     try_number: int
-    run_started_at: str
-    is_fresh: bool
+    run_started_at: str  # ISO 8601 in UTC: a deleted run may return under its id
+    max_tries: int = 0
+    clear_number: int = 0
 
     @classmethod
     def of(cls, context: Context) -> TaskTry:
@@ -59,22 +55,31 @@ class TaskTry(NamedTuple):
             -1 if ti.map_index is None else ti.map_index,
             int(ti.try_number),
             run.start_date.astimezone(UTC).isoformat(timespec="microseconds") if run.start_date else "",
-            # In a run that was cleared, a deleted task instance is created again as a first try.
-            ti.try_number == 1 and not run.clear_number,
+            int(ti.max_tries),
+            int(run.clear_number or 0),
         )
 
     @property
     def task(self) -> Task:
-        """The task instance, which its tries have in common."""
         return self[:4]
 
-    def check_newest(self, run_started_at: str, try_number: int) -> None:
-        """Check that another attempt of the task instance has not begun after this one.
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has nothing to remember: in a run that was cleared, a deleted task instance begins with try 1."""
+        return self.try_number == 1 and not self.clear_number
 
-        :param run_started_at: of that attempt, as ``try_number``. A task instance that was deleted, and made anew in a
-            run that was started again, counts its tries from 1.
-        :raises StaleTry: it has.
-        """
+    @property
+    def asked(self) -> tuple[str, str, int]:
+        """What a retry keeps, and a clear of the task changes, unless ``max_tries`` comes out equal."""
+        return task_name(self.task), self.run_started_at, self.max_tries
+
+    @property
+    def asked_since_clear(self) -> tuple[str, str, int, int]:
+        """What a retry keeps, and a clear of this or another task of the run changes."""
+        return (*self.asked, self.clear_number)
+
+    def check_newest(self, run_started_at: str, try_number: int) -> None:
+        """Check that no later attempt has begun. A deleted task instance of a cleared run begins with try 1."""
         if (run_started_at, try_number) > (self.run_started_at, self.try_number):
             raise StaleTry(
                 f"Try {try_number} of this task has begun, in its run of {run_started_at}: this is try "
@@ -84,97 +89,55 @@ class TaskTry(NamedTuple):
 
 
 class Attempt:
-    """One attempt of a task.
-
-    :param conn_id: the Airflow connection.
-    :param claim: of the process that was deferred, which this one continues; 0 if it was not.
-    :ivar by: the attempt, as a row compares it with others.
-    :raises InvalidDelivery: the task is in a loop.
-    """
+    """One attempt of a task; ``claim`` is that of the process that was deferred, which this one continues, or 0."""
 
     def __init__(self, context: Context, conn_id: str, claim: int = 0) -> None:
         _refuse_loop(context)
         self._context, self.conn_id, self.claim, self.by = context, conn_id, claim, TaskTry.of(context)
-        self.max_tries, self.clear_number = read_clears(context)
 
     @property
     def name(self) -> str:
-        """What identifies the task instance."""
         return task_name(self.by.task)
-
-    @property
-    def asked(self) -> tuple[str, str, int]:
-        """What a clear changes, and a retry does not: task instance, start of the run, and ``max_tries``."""
-        return self.name, self.by.run_started_at, self.max_tries
-
-    @property
-    def asked_since_clear(self) -> tuple[str, str, int, int]:
-        """What a clear of this or another task of the run changes, and a retry does not."""
-        return (*self.asked, self.clear_number)
 
     @property
     def has_retries(self) -> bool:
         """Whether Airflow retries the task if this attempt fails with an error that may pass."""
-        return self.by.try_number <= self.max_tries
-
-    @property
-    def run_of_twins(self) -> str:
-        """The start of the run, if none of its rows can be of another one: it was never cleared; otherwise ""."""
-        return "" if self.clear_number else self.by.run_started_at
+        return self.by.try_number <= self.by.max_tries
 
     @cached_property
     def may_have_twins(self) -> bool:
-        """Whether another task instance of the run may deliver the same item.
-
-        A list that a task is mapped over may change its order; a task that was renamed may have delivered before.
-        """
-        return self.by.map_index >= 0 or bool(self.clear_number) or _has_removed_tasks(self._context)
+        """Whether another task instance of the run may deliver the same: indexes change places, tasks their names."""
+        return self.by.map_index >= 0 or bool(self.by.clear_number) or _has_removed_tasks(self._context)
 
     def check_still_running(self) -> None:
-        """Check with Airflow that this attempt should still run: a process can outlive the failure of its attempt.
-
-        :raises TaskNotRunning: it should not.
-        """
+        """Check that Airflow still wants this attempt: a process can outlive the failure of its attempt."""
         if (state := self.state_of(self.name)) != "running":
             raise TaskNotRunning(
                 f"Airflow has given this try up (the task is {state or 'not known to it'}): nothing is sent"
             )
 
     def is_at_work(self, name: str, *, has_handed_on: bool = False) -> bool:
-        """Return whether Airflow runs another task instance, or is going to.
-
-        :param has_handed_on: its draft is complete, and not sent: if it succeeded, others of its run are at work on it.
-        """
+        """Return whether Airflow runs another task instance, or is going to."""
         state = self.state_of(name)
-        if has_handed_on and state == "success":
+        if has_handed_on and state == "success":  # others of its run are at work on its draft
             dag_id, run_id, *_ = task_of(name)
             return self._context["ti"].get_dagrun_state(dag_id, run_id) in ("queued", "running")
         return state not in FINISHED
 
     def state_of(self, name: str) -> str | None:
-        """Return the state of a task instance; None if it has none."""
         return find_state(self._context, *task_of(name))
 
 
 def find_state(context: Context, dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-    """Return the state of a task instance; None if it has none, or Airflow does not know it."""
+    """Return the state of a task instance; None if it has none."""
     index = map_index if map_index >= 0 else None
     states = context["ti"].get_task_states(dag_id=dag_id, map_index=index, task_ids=[task_id], run_ids=[run_id])
     found = states.get(run_id, {}).get(task_id if index is None else f"{task_id}_{index}")
     return None if found is None else str(found)
 
 
-def read_clears(context: Context) -> tuple[int, int]:
-    """Return the task's ``max_tries`` and its run's ``clear_number``: a clear changes at least one, a retry neither.
-
-    A clear sets ``max_tries`` to the tries so far plus the retries, which may equal the old value; ``clear_number``
-    changes then too. A clear of another task in the run also changes ``clear_number``.
-    """
-    return int(context["ti"].max_tries), int(context["dag_run"].clear_number or 0)
-
-
 def _has_removed_tasks(context: Context) -> bool:
-    """Return whether the run has a task that its DAG no longer has."""
+    """Return whether the run has a task that its Dag no longer has."""
     ti, task_ids = context["ti"], list(context["dag"].task_ids)
     parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
 
@@ -188,10 +151,7 @@ def _has_removed_tasks(context: Context) -> bool:
 
 
 def _refuse_loop(context: Context) -> None:
-    """Refuse a delivery in a task loop, which Airflow has from 3.4 on: iterations have the ids of a task instance.
-
-    :raises InvalidDelivery: nothing was created.
-    """
+    """Refuse a delivery in a task loop, which Airflow has from 3.4 on: its iterations share their ids."""
     ti: Any = context["ti"]
     group = getattr(ti.task, "task_group", None)
     while group is not None and not hasattr(group, "max_iterations"):
@@ -209,7 +169,6 @@ def task_name(task: Task) -> str:
 
 
 def task_of(name: str) -> Task:
-    """Return the task instance of a name."""
     dag_id, run_id, task_id, map_index = json.loads(name)
     return dag_id, run_id, task_id, map_index
 

@@ -1,7 +1,6 @@
 """What an attempt of a delivery does next: one table, from what it knows to what it does.
 
-A draft is a token that the service burns once (service-api.md, R36, R37): sending the same draft twice is harmless.
-Two rules follow, and the table is made of them:
+A draft is a token that the service burns once (service-api.md, R36, R37): sending it twice is harmless. So:
 
 - Never make a second draft of a delivery while somebody may still send the first.
 - One draft, one writer: an attempt never continues the draft of another one. It discards that draft, and the service's
@@ -67,23 +66,16 @@ class Refuse(Enum):
 
 
 class Known(NamedTuple):
-    """What an attempt knows.
-
-    :ivar other_input: whether the task is asked to deliver something else than the row is about.
-    :ivar has_filled: whether this attempt has filled the draft, and was deferred before its send.
-    """
+    """What an attempt knows."""
 
     phase: Phase
     seen: Seen = Seen.NOTHING_YET
-    other_input: bool = False
-    has_filled: bool = False
+    other_input: bool = False  # the task is asked to deliver something else than the row is about
+    has_filled: bool = False  # this attempt has filled the draft, and was deferred before its send
 
 
 class Rule(NamedTuple):
-    """A row of the table.
-
-    :ivar when: the values for which it applies, by field of :class:`Known`; any other field may have any value.
-    """
+    """A row of the table: the values for which it applies, by field of :class:`Known`; others may have any value."""
 
     then: Act | Refuse
     why: str
@@ -115,7 +107,5 @@ RULES: Final = (
 
 
 def decide(known: Known) -> Act | Refuse:
-    """Return what the first rule that applies says."""
-    return next(
-        rule.then for rule in RULES if all(getattr(known, name) in values for name, values in rule.when.items())
-    )
+    applying = (rule for rule in RULES if all(getattr(known, name) in values for name, values in rule.when.items()))
+    return next(applying).then

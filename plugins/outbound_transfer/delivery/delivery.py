@@ -23,14 +23,23 @@ from outbound_transfer.client.client import Client
 from outbound_transfer.client.errors import AlreadyDelivered, InvalidState, NotFound, WrongTransfer
 from outbound_transfer.client.models import Transfer, identity_of
 from outbound_transfer.client.new_transfer import NewTransfer
-from outbound_transfer.delivery.attempt import Attempt
-from outbound_transfer.delivery.check import FindSources, changed_files, check_sent, is_comparable, is_of, reused_id
+from outbound_transfer.delivery.attempt import Attempt, describe
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
-from outbound_transfer.delivery.draft import Filling
-from outbound_transfer.delivery.row import Memory, Row, digest, hash_of, matches
-from outbound_transfer.delivery.sending import DraftOutdated, Sending
+from outbound_transfer.delivery.draft import (
+    DraftOutdated,
+    Filling,
+    FindSources,
+    Sending,
+    changed_files,
+    check_sent,
+    reused_id,
+)
+from outbound_transfer.delivery.row import Memory, Row, hash_of, is_of
 from outbound_transfer.delivery.shown import show
 from outbound_transfer.files.sources import Source
+from outbound_transfer.observability import metrics
+from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.store.errors import DeliveryKeyInUse
 from outbound_transfer.wording import pluralize
 
 log = logging.getLogger(__name__)
@@ -38,20 +47,13 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Order:
-    """What a task is asked to deliver.
-
-    :ivar find_sources: finds the files; takes a list for the errors of those that are gone if they are only compared
-        with what was sent. By default, other tasks attach them.
-    :ivar is_outdated: called right before each attempt at the send: whether to make another draft.
-    :ivar sends: whether this task sends the draft that it has filled, and leaves it to no other.
-    :ivar chosen: digests of those addresses of another transfer; see :class:`.RedeliverFilesOperator`.
-    """
+    """What a task is asked to deliver. By default, other tasks attach the files."""
 
     new: NewTransfer
     find_sources: FindSources = tuple
-    is_outdated: Callable[[], bool] = bool
-    sends: bool = True
-    chosen: Sequence[str] = ()
+    is_outdated: Callable[[], bool] = bool  # called before each attempt at the send: whether to make another draft
+    sends: bool = True  # this task sends the draft that it has filled
+    chosen: Sequence[str] = ()  # digests of those addresses of another transfer; see RedeliverFilesOperator
 
     def digests(self, salt: str) -> dict[str, str]:
         """Return a short digest of each argument that a draft is made from; none of phones and the answer."""
@@ -63,19 +65,16 @@ class Order:
 
 
 class Delivery:
-    """One attempt of a delivery, whose row it has claimed.
-
-    :ivar transfer: the draft or the sent transfer, as the service showed it last; None before it is known.
-    """
+    """One attempt of a delivery, whose row it has claimed."""
 
     def __init__(self, client: Client, row: Row, attempt: Attempt) -> None:
         self.client, self.row, self.attempt = client, row, attempt
-        self.transfer: Transfer | None = None
+        self.transfer: Transfer | None = None  # the draft or the sent transfer, as the service showed it last
+        self.has_sent = False  # whether this process has sent it, if it was sent
         self._sources: Sequence[Source] = ()
 
     @property
     def memory(self) -> Memory:
-        """What the row remembers, as this attempt knows it."""
         return self.row.memory
 
     @property
@@ -84,17 +83,12 @@ class Delivery:
         return self.memory.phase in (Phase.SENDING, Phase.DISCARDING)
 
     def known(self) -> Transfer:
-        """Return the draft or the sent transfer, which was read or created before."""
+        """Return :attr:`transfer`, which was read or created before."""
         assert self.transfer is not None
         return self.transfer
 
     def deliver(self, order: Order, max_parallel: int, on_draft: Callable[[], object] = lambda: None) -> Transfer:
-        """Create, fill and send a draft, or return the transfer that was sent; or the draft if another task sends it.
-
-        :param on_draft: called once the draft or the sent transfer is known.
-        :raises AlreadyDelivered: something else was sent, or may have been.
-        :raises DraftOutdated: ``order.is_outdated`` says so; the draft was deleted.
-        """
+        """Create, fill and send a draft, or return what was sent before; or the draft if another task sends it."""
         act, fresh = self.prepare(order), None
         on_draft()
         if act is Act.RETURN:
@@ -109,30 +103,25 @@ class Delivery:
                 return self.send(fresh, order.is_outdated)
             if order.is_outdated():
                 raise DraftOutdated
-            return self.known()
         except DraftOutdated:
+            log.info("What draft %s was made from has changed", self.memory.transfer_id)
             if self.settle(seen=Seen.DRAFT) is not Act.RETURN:
                 raise
-            return self.known()
+        return self.known()
 
     def prepare(self, order: Order) -> Act:
-        """Make a draft, or find what became of an earlier one: ``CREATE``, ``RESUME`` or ``RETURN``.
-
-        :raises AlreadyDelivered: something else was sent, or may have been.
-        """
+        """Make a draft, or find what became of an earlier one: ``CREATE``, ``RESUME`` or ``RETURN``."""
         before, now = self.memory.input, order.digests(self.memory.salt)
-        differences = ", ".join(sorted(name for name in before if before[name] != now.get(name)))
+        differences, earlier = ", ".join(sorted(name for name in before if before[name] != now.get(name))), self.memory
         act = self.settle(differences, has_filled=bool(self.attempt.claim))
         if act is Act.CREATE:
+            if earlier.transfer_id:
+                log.info("Draft %s, which an earlier attempt did not send, is made again", earlier.transfer_id)
             self._create(order)
         return act
 
     def settle(self, differences: str = "", *, has_filled: bool = False, seen: Seen = Seen.NOTHING_YET) -> Act:
-        """Read, decide and act by :mod:`.decision`, until nothing is left that may be sent, or it is to be used.
-
-        :param differences: between the input of now and that of the draft.
-        :raises AlreadyDelivered: something was sent, or may have been, and must not be sent again.
-        """
+        """Read, decide and act by :mod:`.decision`, until nothing is left that may be sent, or it is to be used."""
         while True:
             act = decide(Known(self.memory.phase, seen, bool(differences), has_filled))
             match act:
@@ -151,13 +140,14 @@ class Delivery:
             seen = Seen.NOTHING_YET
 
     def look(self) -> Seen:
-        """Read the row's transfer, and store that it was sent."""
+        """Read the row's transfer, and store if it was sent."""
         memory, settings = self.memory, self.client.settings
         if memory.account != settings.account:
             return Seen.ELSEWHERE
         transfer = self.client.find_transfer(memory.transfer_id)
         if transfer is None or not is_of(memory, transfer):
-            return Seen.GONE if matches(memory.key_check, settings.transfer_api_key) else Seen.ELSEWHERE
+            is_own_key = memory.key_check == hash_of(memory.salt, settings.transfer_api_key)
+            return Seen.GONE if is_own_key else Seen.ELSEWHERE
         self.transfer = transfer
         if transfer.is_draft:
             return Seen.DRAFT
@@ -167,10 +157,7 @@ class Delivery:
         return Seen.SENT
 
     def look_here(self) -> Seen:
-        """Read the row's transfer as :meth:`look` does.
-
-        :raises WrongTransfer: it may be there under another API key.
-        """
+        """Read the row's transfer, unless it may be there under another API key."""
         if (seen := self.look()) is Seen.ELSEWHERE:
             doubt = "" if self.memory.phase in UNSENT else "It may have been sent. "
             raise WrongTransfer(
@@ -183,27 +170,21 @@ class Delivery:
         """Send the draft; see :class:`.Sending`."""
         self.transfer = transfer = Sending(self, draft, is_outdated).send()
         self._show(transfer)
-        log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        if self.has_sent:
+            log.info("Sent transfer %s: %s, expires %s", transfer.id, transfer.status, transfer.expires_at)
+        else:
+            self._log_returned()
         return transfer
 
     def discard(self) -> bool:
-        """Delete the draft; return False if it was sent.
-
-        :raises AlreadyDelivered: it may have been sent, and the service does not show it any more.
-        :raises WrongTransfer: it may be there under another API key; or another transfer has its id.
-        """
-        seen = self.look_here()
-        if seen is Seen.GONE and self.client.find_transfer(self.memory.transfer_id):
+        """Delete the draft; return False if it was sent."""
+        if (seen := self.look_here()) is Seen.GONE and self.client.find_transfer(self.memory.transfer_id):
             raise reused_id(self.memory.transfer_id)
         return self.settle(seen=seen) is not Act.RETURN
 
     @contextmanager
     def closing(self, is_final: Callable[[BaseException], bool], open_client: Callable[[], Client]) -> Iterator[None]:
-        """Delete the draft if an error or a skip ends the block before the send, and no later attempt is to come.
-
-        :param is_final: whether none is.
-        :param open_client: returns a client whose calls give up soon and do not defer.
-        """
+        """Delete the draft, by a client that gives up soon, if the block ends unsent and no attempt follows."""
         try:
             yield
         except BaseException as error:
@@ -217,18 +198,18 @@ class Delivery:
 
     def _create(self, order: Order) -> None:
         self._sources = order.find_sources()  # a missing file must leave no draft behind
-        client, salt = self.client, secrets.token_hex(8)
+        client, by, salt = self.client, self.attempt.by, secrets.token_hex(8)
         self.transfer = transfer = client.create_transfer(order.new)
         self.row.save(
             phase=Phase.DRAFT,
             transfer_id=transfer.id,
             account=client.settings.account,
-            key_check=digest(client.settings.transfer_api_key),
             salt=salt,
+            key_check=hash_of(salt, client.settings.transfer_api_key),
             input=order.digests(salt),
-            identity=digest(identity_of(transfer)),
-            item=hash_of(self.attempt.by.task[:2], identity_of(transfer)),
-            asked=self.attempt.asked,
+            identity=hash_of(salt, identity_of(transfer)),
+            item=hash_of(by.task[:2], identity_of(transfer)),
+            asked=by.asked,
             security=order.new.security or "",
             is_rehearsal=client.settings.rehearses,
             chosen=order.chosen,
@@ -237,7 +218,6 @@ class Delivery:
         log.info("Created draft %s for %s", transfer.id, pluralize(len(order.new.recipients), "recipient"))
 
     def _delete(self) -> None:
-        """Delete what this attempt has read as a draft, or has made."""
         transfer_id = self.row.save(phase=Phase.DISCARDING).transfer_id
         try:
             with suppress(NotFound):
@@ -252,17 +232,18 @@ class Delivery:
         show(self.attempt.conn_id, lambda: self.client.settings.account, {transfer.id: transfer}, self.row.rows)
 
     def _check_returned(self, order: Order) -> None:
-        """Check that a transfer is what was meant to be sent; after a clear, that its files are still those to deliver.
-
-        :raises WrongTransfer, AlreadyDelivered: it is not; they are not.
-        """
+        """Check that a sent transfer is what was meant; after a clear, that its files are still those to deliver."""
         memory, transfer = self.memory, self.known()
         check_sent(memory, transfer)
         # Another task that takes over a delivery key asks again, as a clear does, and a run that is made again.
-        asks_again = is_comparable(memory, memory.entries.values()) and memory.asked != self.attempt.asked
-        if asks_again and (changes := changed_files(memory.held, order.find_sources)):
+        find = order.find_sources if memory.asked != self.attempt.by.asked else None
+        if changes := changed_files(memory, memory.entries.values(), find):
             raise self._refusal(Refuse.OTHER_INPUT, changes)
-        log.info("Transfer %s (%s) was sent by an earlier attempt", transfer.id, transfer.status)
+        self._log_returned()
+
+    def _log_returned(self) -> None:
+        transfer, by = self.known(), describe(self.memory.asked[0])
+        log.info("Nothing is sent: transfer %s (%s), which %s made, was sent before", transfer.id, transfer.status, by)
 
     def _refusal(self, reason: Refuse, differences: str) -> AlreadyDelivered:
         key = self.row.delivery_key
@@ -276,3 +257,63 @@ class Delivery:
                 another=f"trigger a new DAG run{' with another delivery_key' if key else ''}",
             )
         )
+
+
+def begin_delivery(client: Client, rows: Deliveries, attempt: Attempt, delivery_key: str | None = None) -> Delivery:
+    """Claim the row of an attempt's delivery. What the task has begun under another key, or none, is settled first.
+
+    :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.
+    """
+    own = row = Row.of_task(rows, attempt.by.task)
+    if delivery_key is not None:
+        row = Row.of_delivery_key(rows, client.settings.account, delivery_key)
+    if attempt.claim:  # only the row that is delivered from was deferred with
+        row.resume(attempt.claim)
+        return Delivery(client, row, attempt)
+    if attempt.by.try_number > 1 and not own.read()[0]:
+        metrics.MISSING_ROWS.emit(conn_id=attempt.conn_id)
+        log.warning(
+            "No earlier attempt of this task is in the table of deliveries. If one has sent a transfer, and its row "
+            "was deleted or restored, this attempt sends again"
+        )
+    key = row.key if row.delivery_key else ""
+    if (before := own.claim(attempt.by, is_own=True).key) != key:
+        _settle(client, Row(rows, before) if before else own, attempt)
+        own.save(key=key)
+    if key:
+        _claim(client, row, attempt)
+    return Delivery(client, row, attempt)
+
+
+def _settle(client: Client, row: Row, attempt: Attempt) -> None:
+    """Leave nothing behind of what the task has begun under the key that it had before, or without one."""
+    memory = row.read()[1]
+    if attempt.name not in (memory.owner, memory.asked[0]):
+        return  # another task has claimed the row of that key since
+    _claim(client, row, attempt)
+    if Delivery(client, row, attempt).settle() is Act.RETURN:
+        raise AlreadyDelivered(
+            f"Transfer {row.memory.transfer_id} was sent under the delivery_key or in the account that this task "
+            "had before. Nothing is sent. To deliver this, trigger a new DAG run."
+        )
+
+
+def _claim(client: Client, row: Row, attempt: Attempt) -> None:
+    """Claim the row of a key; what was sent under it is returned without a claim, while its owner waits for pickup."""
+
+    def require_free(memory: Memory) -> None:
+        handed_on = memory.phase is Phase.HANDED_ON
+        if memory.owner not in ("", attempt.name) and attempt.is_at_work(memory.owner, has_handed_on=handed_on):
+            key = repr(row.delivery_key) if row.delivery_key else "that this task had before"
+            raise DeliveryKeyInUse(
+                f"The {describe(memory.owner)} delivers under the delivery key {key}. Nothing is sent; a retry returns "
+                "what that task sends"
+            )
+
+    try:
+        row.claim(attempt.by, require_free)
+    except DeliveryKeyInUse:
+        memory = row.read()[1]
+        transfer = client.find_transfer(memory.transfer_id) if memory.phase is Phase.SENDING else None
+        if transfer is None or transfer.is_draft:
+            raise

@@ -1,4 +1,4 @@
-"""Attach files to a draft, as one task of those that share it, or as the task that makes it.
+"""Attach files to a draft, as one of the tasks that share it, or as the task that makes it; send it.
 
 What tasks know of each other is the draft's row. A task opens its entry before anything else and closes it when the
 draft holds its files; nothing is sent while an entry is open. A name is stored before its upload begins, so whoever
@@ -9,162 +9,129 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from outbound_transfer.client import errors
 from outbound_transfer.client.client import Client
-from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, DraftInUse, FileConflict
 from outbound_transfer.client.models import File, Transfer
-from outbound_transfer.delivery.attempt import StaleTry
-from outbound_transfer.delivery.check import (
-    FindSources,
-    changed_files,
-    is_comparable,
-    is_of,
-    require_file_list,
-    reused_id,
-)
-from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.row import AGAIN, Entry, Memory, Row, require_draft
-from outbound_transfer.files.attached import Held, Taken, attach_sources, shorten
+from outbound_transfer.delivery.attempt import LEFT_OUT, StaleTry, describe
+from outbound_transfer.delivery.decision import Phase, Seen
+from outbound_transfer.delivery.row import AGAIN, REJECTED, Entry, Memory, Row, is_of, require_draft
+from outbound_transfer.files.attached import Held, Taken, Uploads, describe_differences, shorten
 from outbound_transfer.files.sources import Source
+from outbound_transfer.observability import metrics
 
-#: Seconds between two times at which the files attached so far are stored.
-_SAVE_INTERVAL: Final = 1.0
+if TYPE_CHECKING:
+    from outbound_transfer.delivery.delivery import Delivery
+
+#: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
+FindSources: TypeAlias = Callable[..., Sequence[Source]]
+
+_SAVE_INTERVAL: Final = 1.0  # seconds between two times at which the files attached so far are stored
 
 log: Any = logging.getLogger(__name__)
 
 
 class Filling:
-    """The files of one task in a draft, as one attempt attaches them.
-
-    :param who: the task instance; "" if it makes the draft, too.
-    :ivar files: by name; None if an upload of it has begun.
-    """
+    """The files of one task in a draft, as one attempt attaches them; ``who`` is "" if the task makes the draft."""
 
     def __init__(self, client: Client, row: Row, transfer_id: str, who: str = "") -> None:
         self._client, self._row, self._id, self._who = client, row, transfer_id, who
         self._phases = (Phase.HANDED_ON,) if who else (Phase.DRAFT, Phase.HANDED_ON)
         self._entry, self._claim, self._saved_at, self._storing = Entry(), 1, 0.0, Lock()
-        self.files: dict[str, Held | None] = {}
+        self.files: dict[str, Held | None] = {}  # as those of an entry
 
     def attach(self, find: FindSources, max_parallel: int) -> list[File]:
-        """Make the draft hold these files beside those of other tasks; return the service's record of each.
-
-        :raises AlreadyDelivered: it was sent with other files, or without this task's.
-        :raises DraftInUse: a send is under way, or in doubt.
-        :raises DraftChanged: the draft was replaced, or cannot get the files; it must be made again.
-        :raises FileConflict: it holds a file of such a name that this task did not attach.
-        :raises SourceChanged: a file changed while it was read; its record is removed.
-        """
+        """Make the draft hold these files beside those of other tasks; return the service's record of each."""
         is_sending = self._row.change(self._open).phase is Phase.SENDING
         self.files = dict(self._entry.files)
-        transfer = self._read()
+        transfer = self._client.get_transfer(self._id)
+        if not is_of(self._row.memory, transfer):
+            raise reused_id(self._id)
         if not transfer.is_draft:
-            return self._compare_sent(transfer, find, is_reopened=not is_sending)
+            return self._compare_sent(transfer, find)
         if is_sending:
-            raise DraftInUse(f"A send of draft {self._id} is under way, or in doubt: its files are not changed")
-        self.fill(find(), {file.name: file for file in transfer.files or ()}, max_parallel)
+            raise errors.DraftInUse(f"A send of draft {self._id} is under way, or in doubt: its files are not changed")
+        self.fill(find(), {file.name: file for file in files_of(transfer)}, max_parallel)
         return self.records()
 
     def fill(self, sources: Sequence[Source], held: Mapping[str, File], max_parallel: int) -> None:
-        """Attach sources, and remove what is not among them.
-
-        :param held: what the draft holds, by name.
-        """
+        """Attach sources to a draft that has ``held``, and remove what is not among them."""
         wanted, before = {source.name: source for source in sources}, self.files
-        leaving = self._removable(wanted.keys())
-        if foreign := sorted(held.keys() & wanted.keys() - before.keys()):
-            raise FileConflict(
-                f"The draft holds {foreign}, which this task did not attach. Remove it, or deliver in another draft."
-            )
+        leaving = {name: file for name, file in before.items() if name not in wanted}
+        self._refuse_foreign(leaving, held.keys() & wanted.keys() - before.keys())
         keeps = {name: before[name] for name in before if name in wanted and self._is_held(wanted[name], held)}
-        # Before the first call that changes the draft: whoever comes next trusts none of these names.
         begun = dict.fromkeys(name for name in wanted if name not in keeps)
-        self.files = begun | keeps | {name: replace(file, fingerprint="") for name, file in leaving.items()}
+        removed = {name: replace(file, fingerprint="") for name, file in leaving.items() if file}
+        # Before the first call that changes the draft: whoever comes next trusts none of these names.
+        self.files = begun | keeps | removed
         self._save()
-        for name, file in leaving.items():
+        for name, file in removed.items():
             self._client.remove_file(self._id, file.id, self._check_own)
             log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
         self.files = begun | keeps
         taken = {name: _taken(before[name], held.get(name)) for name in begun if name in before}
-        self._upload([wanted[name] for name in begun], taken, max_parallel)
-        self.files = {name: self.files[name] for name in wanted}
-        self._save(is_open=False)
-
-    def records(self) -> list[File]:
-        """Return the service's records of the task's files."""
-        return [File(held.id, name, held.size) for name, held in self.files.items() if held]
-
-    def _removable(self, wanted: Collection[str]) -> dict[str, Held]:
-        """Return the files that are to be removed.
-
-        :raises DraftChanged: an upload of one may still arrive.
-        """
-        leaving = {name: file for name, file in self.files.items() if name not in wanted}
-        if lost := sorted(name for name, file in leaving.items() if file is None or file.is_doubtful):
-            raise DraftChanged(
-                f"An upload of {lost} may still arrive in draft {self._id}, without being wanted. {AGAIN}"
-            )
-        return {name: file for name, file in leaving.items() if file}
-
-    def _is_held(self, source: Source, held: Mapping[str, File]) -> bool:
-        """Return whether the draft holds a file as an earlier attempt attached it, and the source is the same."""
-        before, now = self.files[source.name], held.get(source.name)
-        if before is None or now is None or now.id != before.id:
-            return False
-        return (before.size, before.fingerprint) == (source.size, shorten(source))
-
-    def _upload(self, sources: Sequence[Source], taken: Mapping[str, Taken], max_parallel: int) -> None:
         try:
-            attach_sources(
-                self._client,
-                self._id,
-                sources,
-                max_parallel=max_parallel,
-                on_attached=self._on_attached,
-                taken=taken,
-                check_still_current=self._check_own,
-            )
+            uploads = Uploads(self._client, self._id, self._on_attached, taken, self._check_own)
+            uploads.attach([wanted[name] for name in begun], max_parallel)
         except Exception:
             with suppress(Exception):  # the first error counts, and what is not stored is uploaded again
                 self._save()
             raise
+        self.files = {name: self.files[name] for name in wanted}
+        self._save(is_open=False)
+
+    def records(self) -> list[File]:
+        return [File(held.id, name, held.size) for name, held in self.files.items() if held]
+
+    def _refuse_foreign(self, leaving: Mapping[str, Held | None], foreign: Collection[str]) -> None:
+        if lost := sorted(name for name, file in leaving.items() if file is None or file.is_doubtful):
+            raise errors.DraftChanged(
+                f"An upload of {lost} may still arrive in draft {self._id}, without being wanted. {AGAIN}"
+            )
+        if foreign:
+            raise errors.FileConflict(
+                f"The draft holds {sorted(foreign)}, which this task did not attach. Remove it, or deliver in another "
+                "draft."
+            )
+
+    def _is_held(self, source: Source, held: Mapping[str, File]) -> bool:
+        """Return whether the draft holds a file as an earlier attempt attached it, and the source has not changed."""
+        before, now = self.files[source.name], held.get(source.name)
+        if before is None or now is None or now.id != before.id:
+            return False
+        return (before.size, before.fingerprint) == (source.size, shorten(source))
 
     def _on_attached(self, name: str, held: Held) -> None:
         self.files[name] = held
         if time.monotonic() - self._saved_at > _SAVE_INTERVAL:
             self._save()
 
-    def _read(self) -> Transfer:
-        transfer = self._client.get_transfer(self._id)
-        if not is_of(self._row.memory, transfer):
-            raise reused_id(self._id)
-        require_file_list(transfer)
-        return transfer
-
-    def _compare_sent(self, transfer: Transfer, find: FindSources, *, is_reopened: bool) -> list[File]:
+    def _compare_sent(self, transfer: Transfer, find: FindSources) -> list[File]:
         """Return the records of what was sent, after a comparison with the files of now."""
-        if not is_comparable(self._row.memory, [self._entry]):
-            return list(transfer.files or ())
-        if differences := changed_files({name: each for name, each in self.files.items() if each}, find):
-            raise AlreadyDelivered(
+        if differences := changed_files(self._row.memory, [self._entry], find):
+            raise errors.AlreadyDelivered(
                 f"This run has already delivered transfer {transfer.id}, with other files: {differences}. Nothing is "
                 "attached. To deliver these, trigger a new DAG run."
             )
+        if self._row.memory.is_erased:
+            return list(transfer.files or ())
         log.info("Transfer %s was sent with these files; nothing is attached again", transfer.id)
-        if is_reopened:  # by this attempt; somebody else has sent it
+        if self._row.memory.phase is not Phase.SENDING:  # this attempt has opened its entry; somebody else has sent it
             self._save(is_open=False)
         return self.records()
 
     def _open(self, memory: Memory) -> Memory:
         require_draft(memory, self._id, *self._phases, Phase.SENDING)
         if "" in memory.entries:
-            raise FileConflict(f"Draft {self._id} is of a task that fills and sends it alone. Nothing is attached.")
+            raise errors.FileConflict(
+                f"Draft {self._id} is of a task that fills and sends it alone. Nothing is attached."
+            )
         self._entry = memory.entries.get(self._who, Entry())  # as it was
         self._claim = self._entry.claim + 1
         if memory.phase is Phase.SENDING:  # its files stay as they are
@@ -189,7 +156,7 @@ class Filling:
             self._require_own(memory)
             others = {name for who, entry in memory.entries.items() if who != self._who for name in entry.files}
             if both := sorted(others & files.keys()):
-                raise FileConflict(f"Another task attaches {both} to draft {self._id}, too. Nothing is sent.")
+                raise errors.FileConflict(f"Another task attaches {both} to draft {self._id}, too. Nothing is sent.")
             changed = self._with(memory, Entry(self._claim, is_open, files))
             return changed if is_open else replace(changed, phase=Phase.HANDED_ON)
 
@@ -203,3 +170,176 @@ class Filling:
 
 def _taken(before: Held | None, now: File | None) -> Taken:
     return Taken(now.id if now else "", is_doubtful=before is None or before.is_doubtful)
+
+
+class DraftOutdated(Exception):
+    """Control flow, not an error: what the draft was made from has changed right before its send."""
+
+
+class Sending:
+    """The attempts of one process to send a draft, whose row it has claimed. The service sends it once."""
+
+    def __init__(self, delivery: Delivery, draft: Transfer | None, is_outdated: Callable[[], bool]) -> None:
+        self._delivery, self._row, self._draft, self._is_outdated = delivery, delivery.row, draft, is_outdated
+        self._id = delivery.memory.transfer_id
+        # Of any attempt of any try. A draft that this process has just filled need not be read.
+        self._is_in_doubt = delivery.memory.phase is Phase.SENDING
+
+    def send(self) -> Transfer:
+        """Send the draft, and return what the service says of it; or return the transfer that it became before."""
+        transfer = self._delivery.client.retry("send", lambda _: self._send_once())
+        check_sent(self._row.memory, transfer)
+        if self._delivery.has_sent:
+            metrics.DELIVERIES.emit(outcome="sent", conn_id=self._delivery.attempt.conn_id)
+        return transfer
+
+    def _send_once(self) -> Transfer:
+        if sent := self._begin():
+            return sent
+        log.info("Sending transfer '%s'", self._id)
+        try:
+            self._row.require_no_twin(self._delivery.attempt)  # of two that begin at once, one sees the other
+            transfer = self._delivery.client.send_once(self._id)
+        except (errors.AlreadyDelivered, errors.CallError) as error:
+            self._delivery.has_sent |= (in_doubt := isinstance(error, errors.CallError) and error.in_doubt)
+            self._is_in_doubt |= in_doubt
+            if not self._is_in_doubt:
+                self._row.save(phase=Phase.HANDED_ON)
+            raise
+        self._delivery.has_sent = True
+        return transfer
+
+    def _begin(self) -> Transfer | None:
+        """Store that a send begins, if the draft is what the row says; or return the transfer that was sent before."""
+        while True:
+            self._delivery.attempt.check_still_running()
+            version, memory = self._row.read()
+            self._row.check_own(memory)
+            require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING)
+            transfer = self._draft or self._read()
+            if not transfer.is_draft:
+                return transfer
+            if self._is_outdated():
+                raise DraftOutdated
+            memory = self._without_skipped(memory)
+            require_attached(memory, transfer)
+            if memory.is_rehearsal:
+                raise errors.Rehearsed("The draft was made by a rehearsal: it is not sent")
+            self._delivery.client.check_sends()
+            require_approved(memory)
+            if self._row.put(version, replace(memory, phase=Phase.SENDING)):
+                self._draft = None  # the next attempt has waited
+                return None
+
+    def _read(self) -> Transfer:
+        if (seen := self._delivery.look_here()) is Seen.GONE:
+            self._delivery.settle(seen=seen)  # which refuses what may have been sent
+            raise errors.DraftChanged(f"The service does not show draft {self._id} any more. {AGAIN}")
+        return self._delivery.known()
+
+    def _without_skipped(self, memory: Memory) -> Memory:
+        """Leave out the entries of tasks that attached to an earlier draft, and are skipped this time, or gone."""
+        entries = {who: entry for who, entry in memory.entries.items() if not entry.is_open}
+        for who in memory.entries.keys() - entries.keys():
+            state = self._delivery.attempt.state_of(who)
+            if state in LEFT_OUT and not memory.entries[who].files:
+                continue
+            if state in ("failed", "upstream_failed"):
+                raise errors.DraftChanged(
+                    f"The {describe(who)}, which attaches files to draft {memory.transfer_id}, has failed. Nothing is "
+                    "sent: clear it, and this task"
+                )
+            raise errors.DraftInUse(
+                f"The {describe(who)} ({state or 'not started'}) has not finished attaching files to draft "
+                f"{memory.transfer_id}. Nothing is sent until it has"
+            )
+        return replace(memory, entries=entries)
+
+
+def reused_id(transfer_id: str) -> errors.WrongTransfer:
+    return errors.WrongTransfer(
+        f"Under the id {transfer_id} is another transfer now, to other recipients or with another subject. Nothing is "
+        "done with it."
+    )
+
+
+def files_of(transfer: Transfer) -> Sequence[File]:
+    """Return a transfer's files. A draft must list them: a missing list does not mean that there are none."""
+    if transfer.is_draft and transfer.files is None:
+        raise errors.MalformedResponse(f"get: the response does not say which files draft {transfer.id} holds")
+    return transfer.files or ()
+
+
+def require_closed(memory: Memory) -> dict[str, str]:
+    """Return the ids of the files that the draft must hold, by name, once all of them are attached."""
+    if (files := memory.files()) is None:
+        raise errors.DraftInUse(f"A task that attaches files to draft {memory.transfer_id} is at work, or has failed")
+    return files
+
+
+def require_attached(memory: Memory, draft: Transfer) -> None:
+    """Check that a draft holds the files that were attached, and no others."""
+    held, meant = {file.name: file.id for file in files_of(draft)}, require_closed(memory)
+    if held != meant:
+        raise errors.DraftChanged(
+            f"Draft {draft.id} holds {sorted(held)}, which are not the files that were attached to it: "
+            f"{sorted(meant)}. {AGAIN}"
+        )
+
+
+def check_sent(memory: Memory, transfer: Transfer) -> None:
+    """:raises WrongTransfer: id, subject, recipients or files of a sent transfer are not what was meant."""
+    files = sorted((name, held.size) for name, held in memory.held.items())
+    if not is_of(memory, transfer):
+        wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
+    elif files and transfer.files is not None and files != sorted((file.name, file.size) for file in transfer.files):
+        wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
+    else:
+        return
+    raise errors.WrongTransfer(
+        f"Transfer {memory.transfer_id} was sent, but {wrong}, and {sorted(memory.held) or 'another'} was meant. "
+        "Check the service's web application, where it can be canceled."
+    )
+
+
+def changed_files(memory: Memory, entries: Collection[Entry], find_sources: FindSources | None) -> str:
+    """Describe how the files of now differ from those that were sent; "" if they do not, or are gone or erased.
+
+    :raises AlreadyDelivered: it was sent before the entries were closed.
+    """
+    if memory.is_erased:
+        log.warning("What transfer %s was sent with was erased, and is not compared", memory.transfer_id)
+        return ""
+    if not entries or any(entry.is_open for entry in entries):
+        raise errors.AlreadyDelivered(
+            f"Somebody else sent transfer {memory.transfer_id} before this task had attached its files. Some may be "
+            "missing. Nothing is sent. To deliver them, trigger a new DAG run."
+        )
+    if find_sources is None:
+        return ""
+    gone: list[errors.OutboundTransferError] = []
+    sources = find_sources(gone)
+    held = {name: each for entry in entries for name, each in entry.files.items() if each}
+    names = {source.name for source in sources} if gone else held.keys()
+    differences = describe_differences({name: each for name, each in held.items() if name in names}, sources)
+    if gone and not differences:
+        log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])
+        return ""
+    return "; ".join([*differences[:5], *map(str, gone[:5])])
+
+
+def require_approved(memory: Memory) -> None:
+    """Check that the draft's files were approved, if anybody ever had to approve them."""
+    approval = memory.approval
+    if approval is None or memory.is_approved:
+        return
+    if approval.is_waiting:
+        raise errors.DraftInUse(
+            f"Nobody has approved or rejected draft {memory.transfer_id} yet. Nothing is sent until then"
+        )
+    if approval.state == REJECTED:
+        raise errors.DraftChanged(f"{approval.by} rejected draft {memory.transfer_id}. Nothing is sent.")
+    raise errors.DraftChanged(
+        f"The files of draft {memory.transfer_id} are not approved. Nothing is sent: clear the task that asks for the "
+        "approval, and this one"
+    )

@@ -14,17 +14,9 @@ from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.delivery.row import Memory, Row
 from outbound_transfer.store.deliveries import Deliveries
 
-#: Returns the state of a task instance: Dag, run, task and map index.
-FindState = Callable[[str, str, str, int], str | None]
-
 
 def forget_delivery(transfer_id: str) -> str:
-    """Forget a transfer from within a task. The kept row names the user who triggered the run.
-
-    :return: the task to clear, as text.
-    :raises DraftInUse: a task of the delivery is running or scheduled.
-    :raises WrongTransfer: no delivery has sent it or started to send it.
-    """
+    """Forget a transfer from within a task; see :func:`forget`. The kept row names the user who triggered the run."""
     from airflow.sdk import get_current_context
 
     context = get_current_context()
@@ -33,11 +25,12 @@ def forget_delivery(transfer_id: str) -> str:
     return forget(open_rows(), transfer_id, lambda *task: find_state(context, *task), by)
 
 
-def forget(rows: Deliveries, transfer_id: str, state_of: FindState, by: str) -> str:
+def forget(rows: Deliveries, transfer_id: str, state_of: Callable[[str, str, str, int], str | None], by: str) -> str:
     """Empty the row of a transfer, and keep a copy under another key with the user and the time.
 
     A transfer that was sent stays sent. One in doubt may still be sent: check the service first.
 
+    :param state_of: returns the state of a task instance: Dag, run, task and map index.
     :return: the task that created the draft, which is the one to clear, as text.
     :raises DraftInUse: a task of the delivery is running or scheduled.
     :raises WrongTransfer: no delivery has sent it or started to send it.

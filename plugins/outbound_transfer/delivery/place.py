@@ -5,33 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outbound_transfer.airflow_compat.connections import with_parsed_extra
-from outbound_transfer.store.config import SqliteFileHook, deliveries_conn_id, find_local_file, table_naming
-from outbound_transfer.store.connection import find_connection, sql_hook
+from outbound_transfer.airflow_compat.lookups import with_parsed_extra
+from outbound_transfer.store.config import (
+    SqliteFileHook,
+    deliveries_conn_id,
+    find_connection,
+    find_local_file,
+    sql_hook,
+    table_naming,
+)
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.errors import NoDeliveriesTable
 
 
 class DeliveriesPlace(NamedTuple):
-    """The database of the table of deliveries.
+    """The connection of the table of deliveries, or its file."""
 
-    :ivar conn_id: "" if it is ``file``.
-    :ivar file: the file of :mod:`.local_file`; None if there is a connection.
-    """
-
-    conn_id: str = ""
-    file: Path | None = None
+    conn_id: str
+    file: Path | None
 
     def __str__(self) -> str:
         return f"the file '{self.file}'" if self.file else f"connection '{self.conn_id}'"
 
     def open(self, **limits: Any) -> Deliveries:
-        """Return the table, without connecting.
-
-        :param limits: see :class:`.Deliveries`.
-        :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-        :raises UnsupportedDatabase: its database stores no deliveries.
-        """
+        """Return the table, without connecting; see :class:`.Deliveries` for the limits."""
         names = table_naming()
         if self.file:
             return Deliveries(SqliteFileHook(self.file), prefix=names["prefix"], name=str(self), **limits)
@@ -47,10 +44,7 @@ def find_deliveries() -> DeliveriesPlace | None:
 
 
 def require_deliveries() -> DeliveriesPlace:
-    """Return where the table of deliveries is, as :func:`find_deliveries` does.
-
-    :raises NoDeliveriesTable: there is no place for it.
-    """
+    """Return where the table of deliveries is; an error if nowhere."""
     if place := find_deliveries():
         return place
     raise NoDeliveriesTable(
@@ -61,7 +55,7 @@ def require_deliveries() -> DeliveriesPlace:
 
 
 def open_rows() -> Deliveries:
-    """Return the table of deliveries of this Airflow, without connecting; see :func:`require_deliveries`."""
+    """Return the table of deliveries of this Airflow, without connecting; an error if there is no place for it."""
     return require_deliveries().open()
 
 

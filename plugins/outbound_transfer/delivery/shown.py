@@ -1,4 +1,4 @@
-"""Update the columns that only the page reads. Best effort: no delivery depends on them."""
+"""Update the columns that only the page reads. Best effort: no delivery depends on them, and nothing here raises."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from outbound_transfer.store.config import stores_recipients
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.personal_data import ADDRESS
 from outbound_transfer.store.rows import Shown
-from outbound_transfer.store.values import parse_event_timestamp, read_event_time, storable_text
+from outbound_transfer.store.values import format_timestamp, read_event_time, storable_text
 
-#: Most characters of an error, and of a status that this version does not know.
-_MAX_ERROR: Final = 500
-_MAX_STATUS: Final = 40
+_MAX_ERROR, _MAX_STATUS = 500, 40  # characters of an error, and of a status that this version does not know
 
 #: An email address, as far as it can be recognized in a text.
 _ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
@@ -30,16 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def show(
-    conn_id: str,
-    account: Callable[[], str],
-    transfers: Mapping[str, Transfer | None],
-    rows: Deliveries | None = None,
+    conn_id: str, account: Callable[[], str], transfers: Mapping[str, Transfer | None], rows: Deliveries | None = None
 ) -> None:
-    """Store the status of transfers, by id, in their rows, if they have any. Never raises.
-
-    :param transfers: as they were read; None if deleted.
-    :param rows: the table, if it is open.
-    """
+    """Store the status of transfers, by id, in their rows, if they have any; None is one that was deleted."""
     with _best_effort():
         if rows := rows or find_rows():
             shown = {transfer_id: _shown(transfer) if transfer else None for transfer_id, transfer in transfers.items()}
@@ -47,13 +38,13 @@ def show(
 
 
 def show_error(rows: Deliveries, key: str, error: BaseException) -> None:
-    """Store an attempt's error in its delivery's row. Never raises."""
+    """Store an attempt's error in its delivery's row."""
     with _best_effort():
         rows.show_error(key, storable_text(summary(error)))
 
 
 def emit_in_doubt(conn_id: str) -> None:
-    """Emit how many deliveries of a connection stay in doubt. Never raises."""
+    """Emit how many deliveries of a connection stay in doubt."""
     with _best_effort():
         if rows := find_rows():
             metrics.DELIVERIES_IN_DOUBT.emit(rows.count_in_doubt(conn_id), conn_id=conn_id)
@@ -73,7 +64,7 @@ def _shown(transfer: Transfer) -> Shown:
             {
                 "email": storable_text(each.email),
                 "name": storable_text(each.name or ""),
-                "picked_up_at": parse_event_timestamp(each.picked_up_at),
+                "picked_up_at": (at := read_event_time(each.picked_up_at)) and format_timestamp(at),
             }
             for each in people
         ],
@@ -81,10 +72,7 @@ def _shown(transfer: Transfer) -> Shown:
 
 
 def summary(error: BaseException) -> str:
-    """Return an error as one line without secrets and email addresses.
-
-    Of an error that is not this package's, only the first line: others may have anything.
-    """
+    """Return an error as one line without secrets and addresses; the first of others' errors, which may have all."""
     own = error.__context__ if isinstance(error, AirflowFailException) else error  # which is raised in its place
     lines = str(error).split() if isinstance(own, OutboundTransferError) else str(error).strip().splitlines()[:1]
     # Masked as in the log: an error may quote an object store or a database.

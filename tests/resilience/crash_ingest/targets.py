@@ -22,13 +22,11 @@ from pyiceberg.serializers import ToOutputFile
 from sqlalchemy.engine.default import DefaultDialect
 
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
-from outbound_transfer.store.destination import EventDestination, FeedMaintenance
+from outbound_transfer.store.destination import EventDestination
 from outbound_transfer.store.errors import UnknownFeed
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.personal_data import AddressSearch
-from outbound_transfer.store.persons import SqlPersonalData
+from outbound_transfer.store.persons import personal_data_of
 from outbound_transfer.store.schema import FEED, Tables
 from resilience.crash_ingest.killer import Killer
 from support import mariadb, postgres
@@ -61,7 +59,7 @@ class Target(ABC):
         """Open it; ``killer`` is called for each step."""
 
     @abstractmethod
-    def maintenance(self, killer: Killer | None = None) -> FeedMaintenance:
+    def maintenance(self, killer: Killer | None = None) -> EventDestination:
         """Open what resets it, likewise."""
 
     @abstractmethod
@@ -115,14 +113,14 @@ class WarehouseTarget(Target):
     def open(self, killer: Killer | None = None) -> EventStore:
         return EventStore(self._warehouse(killer), "acme")
 
-    def maintenance(self, killer: Killer | None = None) -> SqlFeedMaintenance:
-        return SqlFeedMaintenance(self.open(killer))
+    def maintenance(self, killer: Killer | None = None) -> EventStore:
+        return self.open(killer)
 
     def erase(self, search: AddressSearch, killer: Killer | None = None) -> None:
-        SqlPersonalData(self._warehouse(killer), "the warehouse").erase(search)
+        personal_data_of(self._warehouse(killer), "the warehouse").erase(search)
 
     def count_persons(self, search: AddressSearch) -> int:
-        found = SqlPersonalData(self._warehouse(None), "the warehouse").find(search)
+        found = personal_data_of(self._warehouse(None), "the warehouse").find(search)
         return sum(map(len, found.values()))
 
     def read(self) -> tuple[int, list[str], int]:
@@ -172,8 +170,8 @@ class IcebergTarget(Target):
         # Many pages a minute: the newest snapshots stay, as of an hour of the feed.
         return IcebergEventDestination(self._catalog(killer), TABLE, "acme", keep_snapshots_for=timedelta(0))
 
-    def maintenance(self, killer: Killer | None = None) -> IcebergFeedMaintenance:
-        return IcebergFeedMaintenance(self.open(killer))
+    def maintenance(self, killer: Killer | None = None) -> IcebergEventDestination:
+        return IcebergEventDestination(self._catalog(killer), TABLE, "acme")
 
     def read(self) -> tuple[int, list[str], int]:
         lake = open_lake(self._folder)

@@ -65,7 +65,9 @@ def lines(rng: random.Random, count: int, numbered: bool) -> list[Line]:
         if rng.random() < 0.05 and not numbered:  # an event that the feed gives twice
             position += 1
             made.append(Line(position, *(made[-1].raw, made[-1].fate, made[-1].event_id)))
-    return made
+    event_id = position + 1 if numbered else f"e{position + 1}"
+    raw = f'{{"event_id":{json.dumps(event_id)},"type":"t","data":null}}'.encode()
+    return [*made, Line(position + 1, raw, EVENT, str(event_id))]
 
 
 def _line(rng: random.Random, position: int, numbered: bool) -> Line:
@@ -129,7 +131,13 @@ class Feed:
     def page(self, cursor: int, limit: int) -> tuple[list[Line], int, bool]:
         """Lines, the next cursor, and whether there are more; pages are cut anew each time."""
         after = [line for line in self.lines if line.position > cursor]
-        taken = after[: min(limit, self.rng.choice([1, 2, 3, 5, 8, 1_000]))]
+        count = min(limit, self.rng.choice([1, 2, 3, 5, 8, 1_000]))
+        # A page of rows that the database refuses, each of them, is an error: it also has one that it takes.
+        while any(REFUSED.encode() in line.raw for line in after[:count]) and all(
+            line.fate != EVENT for line in after[:count]
+        ):
+            count += 1
+        taken = after[:count]
         return taken, taken[-1].position if taken else cursor, len(taken) < len(after)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:

@@ -36,8 +36,7 @@ from airflow.sdk._shared.secrets_masker import SecretsMasker
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from outbound_transfer.client.client import Client
-from outbound_transfer.client.retry import RetryPolicy
+from outbound_transfer.client.client import Client, RetryPolicy
 from outbound_transfer.hooks import connection
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.operators.transfer import DeliverFilesOperator
