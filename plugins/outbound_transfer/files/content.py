@@ -1,4 +1,4 @@
-"""Files that exist nowhere yet, given by their content: held for one try, in a temporary file.
+"""Files that exist nowhere yet: given by their content, or made of other files. They are held for one try.
 
 Nothing is produced before it is needed: a retry of a delivery that was sent calls no producer. Held content has its
 SHA-256 as its fingerprint, so the same bytes are the same file in each try, and other bytes are another file.
@@ -10,21 +10,27 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from io import BufferedRandom
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final
+from unicodedata import normalize
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.new_transfer import check_name
+from outbound_transfer.files.sources import Source, reject_duplicate_names
 
-if TYPE_CHECKING:
-    from outbound_transfer.files.sources import Source
+_READABLE: Final = 0o100644 << 16  # permissions of an entry of an archive
+
+#: Windows drops these, has them in no name, or takes what is before them for a drive; or names a device so.
+_RESERVED: Final = re.compile(
+    r'[<>:"|?*]|[. ]$|^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\.|$)', re.IGNORECASE
+)
 
 _BYTES: Final = (bytes, bytearray, memoryview)
-
-#: The beginning of an expression, a statement or a comment of Jinja.
-_TEMPLATE: Final = re.compile("{[{%#]")
+_TEMPLATE: Final = re.compile("{[{%#]")  # the beginning of an expression, a statement or a comment of Jinja
 
 
 class Content:
@@ -44,21 +50,13 @@ class Content:
 
     @classmethod
     def of(cls, name: str, value: Any) -> Content:
-        """Wrap a value, unless it is wrapped.
-
-        :raises InvalidDelivery: it cannot be content.
-        """
         content = value if isinstance(value, Content) else cls(value)
         if not callable(content.value):
             _require_content(name, content.value)
         return content
 
     def write_to(self, file: BinaryIO, name: str) -> None:
-        """Produce the content, and write it.
-
-        :param name: of the file, for messages.
-        :raises InvalidDelivery: it is no content.
-        """
+        """Produce the content of the file with this name, and write it; an InvalidDelivery if it is none."""
         value = self.value() if callable(self.value) else self.value
         _require_content(name, value)
         try:
@@ -86,14 +84,11 @@ class ContentWriter(Content):
 class Spool(ExitStack):
     """Holds the contents of one try. Leave its context only after the last read of them.
 
-    They are in temporary files without a name, which go with the process, however it dies. The folder is that of
-    Python's ``tempfile`` (``TMPDIR``).
+    They are in temporary files without a name (in ``TMPDIR``), which go with the process, however it dies.
     """
 
     def hold(self, name: str, write: Callable[[BinaryIO], object]) -> Source:
         """Hold what a function writes; see :class:`ContentWriter`. It is read by one reader at a time."""
-        from outbound_transfer.files.sources import Source  # not where a Dag is parsed
-
         spooled = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         with _reopen(spooled) as file:
             write(file)
@@ -137,3 +132,59 @@ def _require_content(name: str, value: object) -> None:
             f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a callable that returns one of "
             "them, such as the to_csv of a DataFrame, or a ContentWriter"
         )
+
+
+def check_archive_name(name: Any) -> None:
+    """:raises InvalidDelivery: it is not the name of a ZIP file, or the service would change it."""
+    if not isinstance(name, str) or not name.lower().endswith(".zip"):
+        raise InvalidDelivery(f'archive is the name of a ZIP file and so ends in ".zip", not {name!r:.100}')
+    check_name(name)
+
+
+def pack(name: str, sources: Sequence[Source], spool: Spool) -> Source:
+    """Pack files into a ZIP file, in their order, each under its name; in bounded memory and of any size (ZIP64).
+
+    :raises InvalidDelivery: Windows or macOS would unpack a file elsewhere, under another name, or over another.
+    :raises SourceChanged: a file changed while it was read.
+    """
+    by_name: dict[str, str] = {}
+    for source in sources:
+        other = by_name.setdefault(normalize("NFC", normalize("NFC", source.name).casefold()), source.name)
+        reason = other != source.name and (
+            f"is that of {other!r} where upper and lower case, or forms of an accent, are the same"
+        )
+        if _RESERVED.search(source.name):
+            reason = (
+                'has one of the characters < > : " | ? *, ends in a dot or a space, or is the name of a device '
+                "(CON, AUX, NUL, COM1 …): Windows cannot unpack it"
+            )
+        if reason:
+            raise InvalidDelivery(f'{source.name!r} in an archive {reason}; give another with {{"path": …, "name": …}}')
+    return spool.hold(name, partial(_write_entries, sources=sources))
+
+
+def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
+    with ZipFile(file, "w") as archive:
+        for source in sources:
+            entry = ZipInfo(source.name)  # of 1980, as the times of files differ from copy to copy
+            entry.compress_type, entry.external_attr = ZIP_DEFLATED, _READABLE
+            entry.file_size = source.size  # decides whether the entry is one of ZIP64
+            with archive.open(entry, "w") as packed:
+                packed.writelines(source.read())
+
+
+def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[Source]:
+    """Return the files, followed by one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
+
+    No name needs to be escaped: the service takes no line breaks and no backslashes (service-api.md, R31).
+
+    :raises InvalidDelivery: another file has the name.
+    :raises SourceChanged: a file changed while it was read.
+    """
+
+    def write(file: BinaryIO) -> None:
+        file.writelines(f"{source.sha256()}  {source.name}\n".encode() for source in sources)
+
+    with_them = [*sources, spool.hold(name, write)]
+    reject_duplicate_names(with_them)
+    return with_them

@@ -1,46 +1,47 @@
-"""What ``files`` names: paths, URIs, patterns of either, and contents; and the files that they are."""
+"""The files that ``files`` names: by paths, URIs, patterns of either, and contents."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from unicodedata import normalize
 from urllib.parse import unquote
 
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import glob_translate
 
-from outbound_transfer.airflow_compat.object_storage import filesystem_of
-from outbound_transfer.client.content_disposition import check_name
-from outbound_transfer.client.errors import InvalidDelivery, NothingMatches, OutboundTransferError, SourceMissing
-from outbound_transfer.client.wording import hint_at_pair
-from outbound_transfer.files.content import Content
-from outbound_transfer.files.match import has_magic, match
-from outbound_transfer.files.sources import Source, local_source, object_source, readable
+from outbound_transfer.client import errors
+from outbound_transfer.client.new_transfer import check_name
+from outbound_transfer.files.content import Content, Spool
+from outbound_transfer.files.sources import Source, local_source, object_source, readable, reject_duplicate_names
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
-
-    from outbound_transfer.files.content import Spool
 
 #: A path, a URI or a pattern of either; a mapping ``{"path": …, "name": …}`` that renames one file; or a mapping
 #: ``{"name": …, "content": …}`` for a file that exists nowhere (see :class:`.Content`).
 FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
 
-#: A file as a mapping with ``path`` and perhaps ``name``, or with ``name`` and ``content``.
-ParsedSpec: TypeAlias = dict[str, Any]
+ParsedSpec: TypeAlias = dict[str, Any]  # with these keys
 
 _KEYS: Final = ({"path"}, {"path", "name"}, {"name", "content"})
 
 _PATH: Final = re.compile("[^\\0]+")
+_MAGIC: Final = re.compile(r"[*?[]")
 _FILE_URI: Final = re.compile("file:(//(localhost)?(?=/))?", re.IGNORECASE)
 _ENCODED_WILDCARD: Final = re.compile("%(2A|3F|5B)", re.IGNORECASE)
 _OBJECT_URI: Final = re.compile("(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 #: Control characters are refused, as the library drops them silently, and would read another file.
 _STORE_AND_KEY: Final = re.compile(r"(?P<store>[^:]+://[^/*?[\t\r\n]*)(/(?P<key>[^\t\r\n]*))?")
+#: The folders of a pattern before the first wildcard, and the rest.
+_FIXED_AND_REST: Final = re.compile(r"((?:[^*?[/]*/)*)(.*)", re.DOTALL)
+
+#: The provider's extras, and the schemes that each reads.
+_EXTRAS: Final = {"s3": "s3 s3a", "gcs": "gs gcs", "azure": "abfs abfss adl msgd", "sftp": "sftp ssh"}
 
 #: Says why a delivery without files fails.
 NO_FILES: Final = (
@@ -66,14 +67,14 @@ def _parse(spec: Any) -> ParsedSpec:
         return {"path": _path_text(spec)}
     if set(spec) not in _KEYS:
         given = ", ".join(map("{!r:.50}".format, sorted(spec, key=str)[:5]))
-        raise InvalidDelivery(
+        raise errors.InvalidDelivery(
             f'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"; not {given}'
         )
     name = spec.get("name", "the file's own")
     if not isinstance(name, str | None):
-        raise InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
+        raise errors.InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
     if not name:
-        raise InvalidDelivery(
+        raise errors.InvalidDelivery(
             "the name of a file must not be empty; a template without a value is. A file with a path keeps its own "
             'name if "name" is left out'
         )
@@ -94,27 +95,26 @@ def _path_text(given: Any) -> str:
     # What was given may be content, which no error quotes.
     kind = type(getattr(given, "value", given)).__name__
     shown = {"str": "empty text, or text with a null character"}.get(kind, kind)
-    raise InvalidDelivery(f"a file is a path, a URI or a mapping, not {shown}{hint_at_pair(given)}")
+    raise errors.InvalidDelivery(f"a file is a path, a URI or a mapping, not {shown}")
 
 
-def resolve_files(specs: Sequence[ParsedSpec], spool: Spool, missing: list[OutboundTransferError]) -> list[Source]:
+def resolve_files(
+    specs: Sequence[ParsedSpec], spool: Spool, missing: list[errors.OutboundTransferError]
+) -> list[Source]:
     """Find every file that was named, and produce every content. No file is opened.
 
-    :param specs: of :func:`parse_files`.
-    :param spool: holds the contents, and must stay open for as long as the sources are read.
     :param missing: takes the errors of files that are not there and of patterns that match nothing.
-    :raises InvalidDelivery: no file is named, a text may be a name or a pattern, a content is none, or two files have
-        the same name.
+    :raises InvalidDelivery: no file is named, a text may be a name or a pattern, or two files have one name.
     :raises SourceUnreadable: a file cannot be read or is no file, or a folder of a pattern could not be listed.
     """
     sources: list[Source] = []
     for spec in specs:
         try:
             sources += _resolve(spec, spool)
-        except (SourceMissing, NothingMatches) as error:
+        except (errors.SourceMissing, errors.NothingMatches) as error:
             missing.append(error)
     if not sources and not missing:
-        raise InvalidDelivery(NO_FILES)
+        raise errors.InvalidDelivery(NO_FILES)
     reject_duplicate_names(sources)
     return sources
 
@@ -126,19 +126,19 @@ def _resolve(spec: ParsedSpec, spool: Spool) -> list[Source]:
     path = spec["path"]
     sources = _find_objects(path, name) if _OBJECT_URI.match(path) else _find_local(path, name)
     if name and len(sources) > 1:
-        raise InvalidDelivery(f"{path!r} matches {len(sources)} files, which cannot all be named {name!r}")
+        raise errors.InvalidDelivery(f"{path!r} matches {len(sources)} files, which cannot all be named {name!r}")
     return sources
 
 
 def _find_local(given: str, name: str) -> list[Source]:
-    path, is_pattern = given, has_magic(given)
+    path, is_pattern = given, _MAGIC.search(given)
     if uri := _FILE_URI.match(given):
         path = given[uri.end() :]
         path = unquote(_ENCODED_WILDCARD.sub(r"[%\1]", path) if is_pattern else path)
     if not is_pattern:
         return [local_source(path, name)]
     absolute = os.path.join(Path.cwd(), path)  # noqa: PTH118  # Path would resolve "//" and "."
-    return [local_source(f"/{file}", name) for file in match(LocalFileSystem(), "", absolute[1:], given)]
+    return [local_source(f"/{file}", name) for file in _match(LocalFileSystem(), "", absolute[1:], given)]
 
 
 def _find_objects(uri: str, name: str) -> list[Source]:
@@ -146,27 +146,114 @@ def _find_objects(uri: str, name: str) -> list[Source]:
 
     parts = _STORE_AND_KEY.fullmatch(uri)
     if not parts:
-        raise InvalidDelivery(
+        raise errors.InvalidDelivery(
             f"{uri!r}: only what follows the first / may be a pattern, and a URI must not contain control characters"
         )
     key = parts["key"] or ""
     with readable(uri):
         # Not built from the whole URI, which would lose an empty query or fragment: "a?" would mean "a".
         root = ObjectStoragePath(f"{parts['store']}/")
-        fs = filesystem_of(root)
+        fs = _filesystem_of(root)
         fs.invalidate_cache()
-        keys = match(fs, root.path.rstrip("/"), key, uri) if has_magic(key) else [key]
+        keys = _match(fs, root.path.rstrip("/"), key, uri) if _MAGIC.search(key) else [key]
         return [object_source(root / each, name) for each in keys]
 
 
-def reject_duplicate_names(sources: Sequence[Source]) -> None:
-    """:raises InvalidDelivery: two files have one name."""
-    # The service keeps the first file of a name and responds 200 to the second (service-api.md, R32). Two forms of one
-    # accent look the same, and are one name on macOS.
-    by_name: dict[str, Source] = {}
-    for source in sources:
-        if (other := by_name.setdefault(normalize("NFC", source.name), source)) is not source:
-            raise InvalidDelivery(
-                f"two files have one name, {source.name!r}, and the service would keep only the first: {other}; "
-                f'{source}. Set "name" on one of them; if a path and a pattern match the same file, list it only once.'
-            )
+def _filesystem_of(path: ObjectStoragePath) -> Any:
+    """Return the file system of a path, as Airflow attaches it; a ModuleNotFoundError says what to install."""
+    try:
+        return path.fs
+    except OSError as error:
+        # Its text may quote a private key of the connection's extra, which the library of SFTP opens as a file.
+        raise ConnectionError(f"the connection failed: {error.strerror or error}") from None
+    except ValueError:
+        from airflow.sdk.io import has_fs
+
+        if has_fs(path.protocol):
+            raise
+        extras = [extra for extra, schemes in _EXTRAS.items() if path.protocol in schemes.split()]
+        install = [f"pip install 'airflow-provider-outbound-transfer[{extra}]'" for extra in extras]
+        advice = install[0] if install else "install the Airflow provider that does"
+        raise ModuleNotFoundError(f"no provider that is installed reads {path.protocol}://: {advice}") from None
+
+
+def _match(fs: Any, folder: str, pattern: str, shown: str) -> list[str]:
+    """Return the path below ``folder`` of each file that matches, sorted. A link that leads nowhere is a file.
+
+    Not ``fs.glob``, which silently leaves out each folder below the first that it cannot list. On this machine,
+    wildcards skip names that begin with a dot.
+    """
+    above, below = _FIXED_AND_REST.fullmatch(pattern).groups()  # type: ignore[union-attr]  # any text matches
+    try:
+        is_match = re.compile(glob_translate(below)).match
+    except ValueError as error:
+        raise errors.InvalidDelivery(f"{shown!r} is not a pattern: {error}") from None
+    hides = isinstance(fs, LocalFileSystem) and "/." not in f"/{below}"
+    found = sorted(
+        path
+        for path in _list_files(fs, f"{folder}/{above}".rstrip("/") or "/", below.split("/"), shown)
+        if path == below or (is_match(path) and not (hides and "/." in f"/{path}"))
+    )
+    fs.invalidate_cache()  # otherwise it tells what a file was when it was listed, also after the file has changed
+    if below in found and len(found) > 1:
+        raise errors.InvalidDelivery(
+            f"{shown!r} is the name of an existing file and a pattern that matches others, such as "
+            f"{min(set(found) - {below})!r}. For that file alone, write each of * ? [ as [*] [?] [[]; for the "
+            "pattern, rename the file."
+        )
+    if not found:
+        raise errors.NothingMatches(
+            f"no file matches {shown!r}. Check the folder on this worker, the pattern, and the task that should have "
+            "written the files."
+        )
+    return [above + path for path in found]
+
+
+def _list_files(fs: Any, root: str, parts: Sequence[str], shown: str) -> Iterator[str]:
+    """Yield the path below ``root`` of each file in the folders that can hold a match of the pattern's parts."""
+
+    def walk(listed: Iterable[dict[str, Any]], parts: Sequence[str], below: str, above: Set[str]) -> Iterator[str]:
+        # above: the real paths of the folders down to this one, since a link may lead back
+        rest = parts if parts[0] == "**" else parts[1:]
+        for info in listed:
+            path = info["name"].rstrip("/")
+            name = path.rpartition("/")[2]
+            if not _is_folder(fs, info):
+                yield below + name
+            elif rest and (fnmatchcase(name, parts[0]) or name == parts[0]):
+                if rest is parts and info["type"] == "link":  # of a server, which does not say where it leads
+                    raise errors.SourceUnreadable(
+                        f"{path} is a link, which may lead back: ** does not follow it. Name it."
+                    )
+                if (real_path := _real_path(fs, path)) not in above:
+                    yield from walk(_list(fs, path, shown), rest, f"{below}{name}/", above | {real_path})
+
+    try:
+        listed = _list(fs, root, shown)
+    except errors.SourceMissing:
+        return iter(())
+    return walk(listed, parts, "", {_real_path(fs, root)})
+
+
+def _list(fs: Any, folder: str, shown: str) -> list[dict[str, Any]]:
+    """Return what a folder holds, as fsspec describes it; not the folder's own entry."""
+    with readable(f"{shown!r}: {folder}"):
+        listed = fs.ls(folder, detail=True)
+        if any(info["type"] == "file" and info["name"].lstrip("/") == folder.lstrip("/") for info in listed):
+            # adlfs lists only this object, and leaves out what the folder of the same name holds.
+            raise NotADirectoryError(f"{folder} is a file")
+        return [info for info in listed if info["name"].strip("/") != folder.strip("/")]
+
+
+def _is_folder(fs: Any, info: dict[str, Any]) -> bool:
+    if info["type"] in ("file", "directory"):
+        return bool(info["type"] == "directory")
+    try:
+        with readable(info["name"]):
+            return bool(fs.info(info["name"])["type"] == "directory")  # follows the link
+    except errors.SourceMissing:
+        return False
+
+
+def _real_path(fs: Any, path: str) -> str:
+    return os.path.realpath(path) if isinstance(fs, LocalFileSystem) else path

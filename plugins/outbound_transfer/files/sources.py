@@ -6,16 +6,17 @@ import hashlib
 import inspect
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Final
+from unicodedata import normalize
 
-from outbound_transfer.client.content_disposition import check_name
-from outbound_transfer.client.errors import OutboundTransferError, SourceChanged, SourceMissing, SourceUnreadable
+from outbound_transfer.client import errors
 from outbound_transfer.client.models import Upload
+from outbound_transfer.client.new_transfer import check_name
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -25,34 +26,23 @@ _CHUNK_BYTES: Final = 1024 * 1024
 #: What changes with an object. Not the file system's ``checksum``: over SFTP, that runs a command on the server.
 _VERSIONS: Final = ("ETag", "etag", "mtime", "last_modified", "LastModified", "created")
 
-#: Size in bytes, and a fingerprint that changes whenever the content may have changed.
-Version: TypeAlias = tuple[int, str]
-
 
 @dataclass(frozen=True)
 class Source:
-    """One file to deliver.
+    """One file to deliver."""
 
-    :ivar location: its path or URI, for messages and lineage; "" if it is given by its content.
-    :ivar name: the name that it is attached under.
-    :ivar size: bytes.
-    :ivar fingerprint: device, inode and times of change of a local file, the ETag of an object, the digest of content.
-    """
-
-    location: str
-    name: str
-    size: int
-    fingerprint: str
+    location: str  # its path or URI, for messages and lineage; "" if it is given by its content
+    name: str  # that it is attached under
+    size: int  # bytes
+    fingerprint: str  # device, inode and times of change of a local file, ETag of an object, digest of content
     open: Callable[[], BinaryIO]
-    stat: Callable[[], Version]
+    stat: Callable[[], tuple[int, str]]  # returns size and fingerprint as they are now
 
     @classmethod
-    def found(cls, location: str, name: str, opens: Callable[[], BinaryIO], stats: Callable[[], Version]) -> Source:
-        """Return a file that exists; it is not opened.
-
-        :raises SourceUnreadable: it cannot be read.
-        :raises InvalidDelivery: the service would change its name.
-        """
+    def found(
+        cls, location: str, name: str, opens: Callable[[], BinaryIO], stats: Callable[[], tuple[int, str]]
+    ) -> Source:
+        """Return a file that is there and whose name the service keeps; it is not opened."""
         with readable(location):
             version = stats()
         check_name(name)
@@ -63,17 +53,14 @@ class Source:
         return self.location or f"the content of {self.name!r}"
 
     def check_unchanged(self) -> None:
-        """Check that the file is the same as when it was found.
-
-        :raises SourceChanged: it has another size or fingerprint, or is gone.
-        """
+        """:raises SourceChanged: the file has another size or fingerprint than when it was found, or is gone."""
         try:
             with readable(self):
                 now = self.stat()
-        except SourceUnreadable as error:
-            raise SourceChanged(f"{self} vanished while it was delivered: {error}") from error
+        except errors.SourceUnreadable as error:
+            raise errors.SourceChanged(f"{self} vanished while it was delivered: {error}") from error
         if now != (self.size, self.fingerprint):
-            raise SourceChanged(
+            raise errors.SourceChanged(
                 f"{self} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
                 "Deliver files that nothing writes to any more."
             )
@@ -84,27 +71,17 @@ class Source:
             with readable(self), self.open() as file:
                 while chunk := file.read(_CHUNK_BYTES):
                     yield chunk
-        except SourceUnreadable:
+        except errors.SourceUnreadable:
             self.check_unchanged()  # an object store refuses to continue with an object that was replaced
             raise
 
-    def upload(self) -> Upload:
-        """Return the file as the body of a call."""
-        return Upload(self.name, self.size, self.chunks)
-
     def read(self) -> Iterator[bytes]:
-        """Yield the bytes that the file had when it was found.
-
-        :raises SourceChanged: it has changed.
-        """
-        yield from self.upload().body()
+        """Yield the bytes that the file had when it was found; a SourceChanged if they are others now."""
+        yield from Upload(self.name, self.size, self.chunks).body()
         self.check_unchanged()
 
     def sha256(self) -> str:
-        """Return the SHA-256 of its bytes, in hexadecimal.
-
-        :raises SourceChanged, SourceUnreadable: the file has changed, or cannot be read to its end.
-        """
+        """Read the file to its end; return the SHA-256 of its bytes, in hexadecimal."""
         digest = hashlib.sha256()
         for chunk in self.read():
             digest.update(chunk)
@@ -120,29 +97,28 @@ def readable(place: object) -> Iterator[None]:
     """
     try:
         yield
-    except OutboundTransferError:
+    except errors.OutboundTransferError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceMissing(
+        raise errors.SourceMissing(
             f"{place} is not there: {error}. Check the path on this worker (absolute; ~ is not expanded), and the task "
             "that should have written the file."
         ) from None
     except Exception as error:  # each object store's library has its own errors
-        raise SourceUnreadable(f"{place} cannot be read: {type(error).__name__} {error}") from error
+        raise errors.SourceUnreadable(f"{place} cannot be read: {type(error).__name__} {error}") from error
 
 
 def local_source(path: str, name: str) -> Source:
-    """Return a file of this machine; see :meth:`Source.found`."""
     file = Path(path)
     return Source.found(str(file), name or file.name, lambda: file.open("rb"), partial(_stat_local, file))
 
 
-def _stat_local(file: Path) -> Version:
+def _stat_local(file: Path) -> tuple[int, str]:
     found = file.stat()
     if stat.S_ISDIR(found.st_mode):
-        raise SourceUnreadable(f"{file} is a folder. For the files in it, name a pattern: {file / '*'}")
+        raise errors.SourceUnreadable(f"{file} is a folder. For the files in it, name a pattern: {file / '*'}")
     if not stat.S_ISREG(found.st_mode):
-        raise SourceUnreadable(f"{file} is not a file")
+        raise errors.SourceUnreadable(f"{file} is not a file")
     if not os.access(file, os.R_OK):
         raise PermissionError("this process may not read it")
     # A file that replaces another may have its inode and its mtime, but not its ctime.
@@ -150,15 +126,14 @@ def _stat_local(file: Path) -> Version:
 
 
 def object_source(path: ObjectStoragePath, name: str) -> Source:
-    """Return an object of a store; see :meth:`Source.found`."""
     return Source.found(str(path), name or path.name, partial(_open_object, path), partial(_stat_object, path))
 
 
-def _stat_object(path: ObjectStoragePath) -> Version:
+def _stat_object(path: ObjectStoragePath) -> tuple[int, str]:
     # The file system that Airflow attached; the path's own methods may use another, without its keys.
     found = path.fs.info(path.path)
     if found["type"] != "file" or found["size"] is None:
-        raise SourceUnreadable(f"{path} is not a file, or one of unknown size")
+        raise errors.SourceUnreadable(f"{path} is not a file, or one of unknown size")
     return int(found["size"]), str(next((found[key] for key in _VERSIONS if found.get(key)), ""))
 
 
@@ -166,3 +141,16 @@ def _open_object(path: ObjectStoragePath) -> BinaryIO:
     # A block of s3fs, gcsfs and adlfs is many times as large and buffered twice; sshfs asks for a block at a time.
     reads_ahead = "block_size" in inspect.signature(path.fs._open).parameters
     return path.open("rb", block_size=8 * _CHUNK_BYTES if reads_ahead else None)  # type: ignore[no-any-return]
+
+
+def reject_duplicate_names(sources: Sequence[Source]) -> None:
+    """:raises InvalidDelivery: two files have one name."""
+    # The service keeps the first file of a name and responds 200 to the second (service-api.md, R32). Two forms of one
+    # accent look the same, and are one name on macOS.
+    by_name: dict[str, Source] = {}
+    for source in sources:
+        if (other := by_name.setdefault(normalize("NFC", source.name), source)) is not source:
+            raise errors.InvalidDelivery(
+                f"two files have one name, {source.name!r}, and the service would keep only the first: {other}; "
+                f'{source}. Set "name" on one of them; if a path and a pattern match the same file, list it only once.'
+            )

@@ -19,28 +19,22 @@ if TYPE_CHECKING:
     from outbound_transfer.client.settings import Settings
 
 
-#: They quote what a peer says. A filter does not apply to records of a logger's children, so each logger has it.
-_HTTP_LOGGERS: Final = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy")
-
-
 def _mask_record(record: logging.LogRecord) -> bool:
-    """Mask a record, because Airflow masks the log of a task, but not the output of its worker (LocalExecutor)."""
+    # Airflow masks the log of a task, but not the output of its worker (LocalExecutor).
     record.msg, record.args = redact(record.getMessage()), ()
     return True
 
 
-for _name in _HTTP_LOGGERS:
+# They quote what a peer says. A filter does not apply to records of a logger's children, so each logger has it.
+for _name in ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy"):
     logging.getLogger(_name).addFilter(_mask_record)
 
 
 class ConnectionExtra(msgspec.Struct):
-    """The extra fields of a connection. A connection from the environment has numbers and booleans as text.
-
-    :ivar timeout: seconds; 0 means the default.
-    """
+    """The extra fields of a connection. A connection from the environment has numbers and booleans as text."""
 
     event_api_key: str | int = ""
-    timeout: float = 0.0
+    timeout: float = 0.0  # the default
     verify: bool = True
     web_url: str = ""
     rehearse: bool = False
@@ -63,6 +57,8 @@ def settings_from_connection(connection: Connection) -> Settings:
     """
     from outbound_transfer.client.settings import DEFAULT_TIMEOUT, Settings
 
+    if (kind := connection.conn_type) != "outbound_transfer":  # its password would be sent to its host as a key
+        raise InvalidSettings(f"the type must be outbound_transfer (in a URI outbound-transfer://), not {kind!r:.100}")
     if not isinstance(fields := connection.extra_dejson, Mapping):
         raise InvalidSettings(f"the extra must be a JSON object, not {type(fields).__name__}: it may be encoded twice")
     # The form leaves empty what is not filled in: false and 0 are values, "", null and [] are not.

@@ -6,33 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from outbound_transfer.client.client import Client
-from outbound_transfer.client.errors import (
-    CallError,
-    InvalidApiKey,
-    InvalidRequest,
-    InvalidSettings,
-    RateLimited,
-    ServerFault,
-    ServiceError,
-)
-from outbound_transfer.client.retry import RetryPolicy
+from outbound_transfer.client import errors
+from outbound_transfer.client.client import Client, RetryPolicy
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.observability.findings import Finding, Health
 from outbound_transfer.wording import format_duration
 
-#: Seconds for each step of a call, whatever the connection's timeout is, and those within which a call is repeated.
-MAX_SECONDS: Final = 5.0
-
-#: Seconds of difference that are not worth a word: a response takes some, and its Date has no parts of a second.
-MAX_CLOCK_DIFFERENCE: Final = 60.0
+MAX_SECONDS: Final = 5.0  # for each step of a call, whatever the connection says, and in which a call is repeated
+MAX_CLOCK_DIFFERENCE: Final = 60.0  # seconds that are not worth a word
 
 
 def check_service(settings: Settings) -> tuple[Finding, ...]:
     """Return the findings about the service, both keys and the clock, in this order.
 
-    Uses up one of the transfer key's calls of the minute, and not the feed's: its key is tested with a request that the
-    service refuses.
+    The feed's key is tested with a request that the service refuses, which does not use up its call of the minute.
     """
     settings = replace(settings, timeout=min(settings.timeout, MAX_SECONDS))
     policy = RetryPolicy(max_attempts=2, timeout=MAX_SECONDS)
@@ -51,7 +38,7 @@ def check_service(settings: Settings) -> tuple[Finding, ...]:
 def _error_of(call: Callable[[], object]) -> Exception | None:
     try:
         call()
-    except (CallError, InvalidSettings) as error:
+    except (errors.CallError, errors.InvalidSettings) as error:
         return error
     return None
 
@@ -59,59 +46,49 @@ def _error_of(call: Callable[[], object]) -> Exception | None:
 def summarize(findings: Sequence[Finding]) -> tuple[bool, str]:
     """Return what Airflow shows for a connection that is tested: whether it works, and why not or how."""
     service, *keys, clock = findings
-    if service.status in (Health.BROKEN, Health.DEGRADED):
-        return False, service.found
-    broken = [each for each in keys if each.status is Health.BROKEN]
+    broken = [each for each in findings if each.status is Health.BROKEN]
+    if service.status is Health.DEGRADED:
+        broken = [service]
     shown = broken or [*keys, *([clock] if clock.status is Health.DEGRADED else [])]
     return not broken, " ".join(map(str, shown))
 
 
 def judge_service(address: str, outcomes: Sequence[Exception | None]) -> Finding:
-    """Judge whether the service responds.
-
-    :param outcomes: of each call, its error, or None.
-    """
-    calls = [each for each in outcomes if not isinstance(each, InvalidSettings)]
+    """Judge whether the service responds, by the errors of calls; None for a success."""
+    calls = [each for each in outcomes if not isinstance(each, errors.InvalidSettings)]
     if not calls:
         return Finding("service", Health.UNKNOWN, "Not called, as no key can be used.", "See the keys.")
     if any(map(_has_responded, calls)):
         return Finding("service", Health.OK, f"{address} responds.")
-    health = Health.DEGRADED if isinstance(calls[0], ServerFault) else Health.BROKEN
+    health = Health.DEGRADED if isinstance(calls[0], errors.ServerFault) else Health.BROKEN
     return Finding("service", health, str(calls[0]), "See that the service is up, and that this machine reaches it.")
 
 
 def _has_responded(error: Exception | None) -> bool:
-    """Return whether the service has responded, and not only said that it cannot."""
-    return error is None or (isinstance(error, ServiceError) and not isinstance(error, ServerFault))
+    return error is None or (isinstance(error, errors.ServiceError) and not isinstance(error, errors.ServerFault))
 
 
 def judge_key(check: str, error: Exception | None) -> Finding:
-    """Judge a key by the error of a call with it; that with the event key has an invalid cursor, and uses up nothing.
-
-    :param check: ``transfer_key`` or ``event_key``.
-    """
+    """Judge a key by the error of a call with it; that with the event key has an invalid cursor."""
     is_of_feed = check == "event_key"
     # service-api.md, Unspecified: that the key is checked before the cursor and the rate is not promised.
-    if error is None or (is_of_feed and isinstance(error, InvalidRequest | RateLimited)):
+    if error is None or (is_of_feed and isinstance(error, errors.InvalidRequest | errors.RateLimited)):
         return Finding(check, Health.OK, f"The {check.replace('_', ' ')} is accepted.")
-    if isinstance(error, InvalidSettings):
+    if isinstance(error, errors.InvalidSettings):
         return Finding(check, Health.BROKEN, str(error))  # which says what to correct
-    if isinstance(error, RateLimited):
+    if isinstance(error, errors.RateLimited):
         found = f"{error.status} {error.code}: the calls of this minute are used up."
         to_do = "Start fewer tasks at once, by a pool, or give other systems keys of their own."
         return Finding(check, Health.DEGRADED, found, to_do)
-    if isinstance(error, ServiceError) and _has_responded(error):
+    if isinstance(error, errors.ServiceError) and _has_responded(error):
         newest = "Set event_api_key to the newest one: it has ended those before."
-        to_do = newest if is_of_feed and isinstance(error, InvalidApiKey) else error.advice
+        to_do = newest if is_of_feed and isinstance(error, errors.InvalidApiKey) else error.advice
         return Finding(check, Health.BROKEN, str(error).removesuffix(error.advice).rstrip(), to_do)
     return Finding(check, Health.UNKNOWN, f"Not tested: {error}", "See service.")
 
 
 def judge_clock(ahead: float | None) -> Finding:
-    """Judge this machine's clock.
-
-    :param ahead: seconds by which the service's clock is ahead of it; None if the service does not say its time.
-    """
+    """Judge this machine's clock, by the seconds that the service's is ahead of it; None if they are unknown."""
     if ahead is None:
         return Finding("clock", Health.UNKNOWN, "The service has not said its time.", "See service and transfer_key.")
     difference = format_duration(abs(ahead))

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 class OutboundTransferHook(BaseHook):
     """Interact with the Outbound Transfer Service.
 
-    Each method retries its call as the retry policy allows, and may take as long as the policy's ``timeout``. It raises
-    a :class:`~outbound_transfer.client.errors.CallError`: a ``ServiceError`` if the service refuses, another one if
-    there is no response.
+    Each method repeats its call as the retry policy allows, up to the policy's ``timeout``. It raises a
+    :class:`~outbound_transfer.client.errors.CallError`: a ``ServiceError`` if the service refuses, another one if there
+    is no response.
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param client_options: further arguments of :class:`outbound_transfer.client.Client`: the retry policy, the retry
-        hook and the sleep.
+    :param client_options: further arguments of :class:`outbound_transfer.client.Client`, such as ``policy``.
     """
 
     conn_name_attr = "outbound_transfer_conn_id"
@@ -38,18 +37,16 @@ class OutboundTransferHook(BaseHook):
     hook_name = "Outbound Transfer"
 
     @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the fields of the connection's form, before Airflow 3.2."""
+    def get_connection_form_widgets(cls) -> dict[str, Any]:  # before Airflow 3.2, as the next one
         from outbound_transfer.airflow_compat.connection_form import form_widgets
 
         return form_widgets()
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return how the form shows the standard fields, before Airflow 3.2."""
-        from outbound_transfer.airflow_compat.connection_form import field_behaviour
+        from outbound_transfer.airflow_compat.connection_form import TYPE
 
-        return field_behaviour()
+        return {key.replace("-", "_"): value for key, value in TYPE["ui-field-behaviour"].items()}
 
     def __init__(self, outbound_transfer_conn_id: str = default_conn_name, **client_options: Any) -> None:
         super().__init__()
@@ -63,8 +60,7 @@ class OutboundTransferHook(BaseHook):
         :raises InvalidSettings: naming the field of the connection to correct.
         """
         if self._client is None:
-            from outbound_transfer.client.client import Client
-            from outbound_transfer.client.retry import log_retry
+            from outbound_transfer.client.client import Client, log_retry
             from outbound_transfer.hooks.call_observer import CallObserver
 
             settings, on_retry = self.read_settings(), self._options.get("on_retry", log_retry)
@@ -91,10 +87,8 @@ class OutboundTransferHook(BaseHook):
         self._options.get("sleep", time.sleep)(seconds)
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
-        """Create a draft (service-api.md, R22).
+        """Create a draft from the result of :func:`.build_new_transfer` (service-api.md, R22).
 
-        :param new: the result of :func:`outbound_transfer.client.new_transfer.build_new_transfer`.
-        :return: the draft.
         :raises WrongTransfer: the response is about another transfer.
         """
         for secret in new.secrets:
@@ -121,11 +115,8 @@ class OutboundTransferHook(BaseHook):
             page = self.list_transfers(status=status, limit=page_size, cursor=cursor)
             yield from page.data
             if page.unreadable:
-                self.log.warning(
-                    "%s of the listing cannot be read as a transfer: %s",
-                    pluralize(len(page.unreadable), "row"),
-                    page.unreadable[0],
-                )
+                rows = pluralize(len(page.unreadable), "row")
+                self.log.warning("%s of the listing cannot be read as a transfer: %s", rows, page.unreadable[0])
             if page.next_cursor is None or page.next_cursor == cursor:
                 return
             cursor = page.next_cursor
@@ -173,9 +164,7 @@ class OutboundTransferHook(BaseHook):
         return self.get_conn().read_events(cursor=cursor, limit=limit)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check that the service responds and accepts both keys, and that the clocks agree.
-
-        Does not use up the feed's request of the minute: its key is tested with a request that the service refuses.
+        """Check that the service responds and accepts both keys, without the feed's request of the minute.
 
         :return: whether that is so, and a message for the user.
         """

@@ -18,15 +18,13 @@ class Health(Enum):
     UNKNOWN = "unknown"
 
 
-#: Exit status of the command by the worst finding. A part in an unknown state is not well.
 _EXIT_STATUSES: Final = {Health.OK: 0, Health.DEGRADED: 1, Health.UNKNOWN: 1, Health.BROKEN: 2}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The state of one part of the set-up.
+    """The state of one part of the set-up, without secrets.
 
-    :ivar check: the part.
-    :ivar found: what was observed, without secrets.
+    :ivar found: what was observed.
     :ivar to_do: what to do about it; "" if nothing is to be done.
     """
 

@@ -12,8 +12,6 @@ from outbound_transfer.airflow_compat.names import get_stats
 
 log = logging.getLogger(__name__)
 
-PREFIX: Final = "outbound_transfer."
-
 #: Characters that StatsD does not accept in a name. Tags are part of the name there.
 _INVALID_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 
@@ -22,20 +20,21 @@ _MAX_LENGTH: Final = 80
 
 
 class MetricType(Enum):
-    """Types of metrics, as StatsD names them."""
+    """As StatsD names them."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
     TIMER = "timer"
 
 
+COUNTER, GAUGE, TIMER = MetricType
+
+
 @dataclass(frozen=True)
 class Metric:
     """One metric.
 
-    :ivar name: name without the common prefix.
-    :ivar type: how StatsD aggregates it.
-    :ivar unit: unit of its value. Timers reach StatsD in milliseconds.
+    :ivar unit: of its value. Timers reach StatsD in milliseconds.
     :ivar tags: names of its tags. Their values are cut, and invalid characters in them replaced.
     :ivar description: when it is emitted.
     """
@@ -48,20 +47,16 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        return PREFIX + self.name
+        return f"outbound_transfer.{self.name}"
 
     def emit(self, value: float = 1, **tags: object) -> None:
-        """Emit a value. Never raises: a failure is logged at debug level.
-
-        :param value: increment of a counter, value of a gauge, or seconds of a timer.
-        :param tags: value of each tag.
-        """
+        """Emit the increment of a counter, the value of a gauge, or the seconds of a timer. Never raises."""
         try:
             tags = {name: _INVALID_CHARACTERS.sub("_", str(tags[name]))[:_MAX_LENGTH] for name in self.tags}
             stats = get_stats()
-            if self.type is MetricType.COUNTER:
+            if self.type is COUNTER:
                 stats.incr(self.full_name, round(value), tags=tags)
-            elif self.type is MetricType.GAUGE:
+            elif self.type is GAUGE:
                 stats.gauge(self.full_name, value, tags=tags)
             else:
                 stats.timing(self.full_name, value * 1_000, tags=tags)
@@ -71,38 +66,28 @@ class Metric:
 
 REQUESTS: Final = Metric(
     "requests",
-    MetricType.COUNTER,
+    COUNTER,
     "requests",
     ("operation", "status", "conn_id"),
     "an attempt of a call finishes; `status` is the HTTP status, or `none` without a response",
 )
 REQUEST_DURATION: Final = Metric(
-    "request_duration",
-    MetricType.TIMER,
-    "milliseconds",
-    ("operation", "status", "conn_id"),
-    "an attempt of a call finishes",
+    "request_duration", TIMER, "milliseconds", ("operation", "status", "conn_id"), "an attempt of a call finishes"
 )
 RETRIES: Final = Metric(
-    "retries",
-    MetricType.COUNTER,
-    "requests",
-    ("operation", "conn_id"),
-    "a call failed and will be retried after a delay or a deferral",
+    "retries", COUNTER, "requests", ("operation", "conn_id"), "a call failed and will be retried after a delay"
 )
 RATE_LIMIT_WAIT: Final = Metric(
     "rate_limit_wait_seconds",
-    MetricType.COUNTER,
+    COUNTER,
     "seconds, rounded",
     ("operation", "conn_id"),
     "a delay for the service's rate limit (429) starts: its length",
 )
-BYTES_UPLOADED: Final = Metric(
-    "bytes_uploaded", MetricType.COUNTER, "bytes", ("conn_id",), "a file is attached (201): its size"
-)
+BYTES_UPLOADED: Final = Metric("bytes_uploaded", COUNTER, "bytes", ("conn_id",), "a file is attached (201): its size")
 DELIVERIES: Final = Metric(
     "deliveries",
-    MetricType.COUNTER,
+    COUNTER,
     "deliveries",
     ("outcome", "conn_id"),
     "a try has `sent` a transfer, `failed` before that, or failed and left `in_doubt` whether it is sent; or a wait "
@@ -111,60 +96,51 @@ DELIVERIES: Final = Metric(
 )
 DELIVERIES_IN_DOUBT: Final = Metric(
     "deliveries_in_doubt",
-    MetricType.GAUGE,
+    GAUGE,
     "deliveries",
     ("conn_id",),
     "a task ends or defers: those of 30 days that have been in doubt for 15 minutes",
 )
 MISSING_ROWS: Final = Metric(
     "missing_rows",
-    MetricType.COUNTER,
+    COUNTER,
     "attempts",
     ("conn_id",),
     "an attempt that is not its task's first finds no row of an earlier one in the table of deliveries",
 )
 DEFERRED_WAITERS: Final = Metric(
     "deferred_waiters",
-    MetricType.GAUGE,
+    GAUGE,
     "waiters",
     ("conn_id", "triggerer"),
     "a deferred waiter starts or finishes, or a poll does: the number in this triggerer; `triggerer` is its host",
 )
 POLL_DURATION: Final = Metric(
     "poll_duration",
-    MetricType.TIMER,
+    TIMER,
     "milliseconds",
     ("conn_id",),
     "a triggerer's shared poll finishes: its duration, delays included",
 )
 FEED_LAG: Final = Metric(
     "feed_lag_seconds",
-    MetricType.GAUGE,
+    GAUGE,
     "seconds",
     ("account",),
     "a page of the event feed is loaded: the age of its newest event while the feed has more, 0 when caught up",
 )
 ROWS_LOADED: Final = Metric(
-    "rows_loaded",
-    MetricType.COUNTER,
-    "rows",
-    ("table",),
-    "a page is loaded: the number of rows that are new in the warehouse",
+    "rows_loaded", COUNTER, "rows", ("table",), "a page is loaded: the number of rows that are new in the warehouse"
 )
 REJECTED_LINES: Final = Metric(
     "rejected_lines",
-    MetricType.COUNTER,
+    COUNTER,
     "lines",
     ("account",),
     "a page of the event feed is loaded: the number of its invalid lines",
 )
-
 DATABASE_FAILURES: Final = Metric(
-    "database_failures",
-    MetricType.COUNTER,
-    "connections",
-    ("sql_conn_id",),
-    "a warehouse could not be connected to",
+    "database_failures", COUNTER, "connections", ("sql_conn_id",), "a warehouse could not be connected to"
 )
 
 #: All of them, in the order of docs/observability.md.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
@@ -15,39 +15,36 @@ from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_link
 from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, check_all, check_literals, resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
-from outbound_transfer.operators.errors import fail_without_retry
-from outbound_transfer.operators.report import report_outcome
+from outbound_transfer.operators.errors import fail_without_retry, report_outcome
 from outbound_transfer.operators.wait import NO_TIMEOUT, OUTCOME_CHECKS, Pickup, timed_out
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from outbound_transfer.operators.arguments import TransferId
+    from outbound_transfer.operators.task_arguments import SensorArguments
 
 _CHECKS: Final = (TRANSFER_ID_CHECK, *OUTCOME_CHECKS)
 
-#: ``[sensors] default_timeout`` as Airflow ships it: shorter than transfers live.
-_SHIPPED_TIMEOUT: Final = timedelta(days=7)
+#: Seconds: ``[sensors] default_timeout`` as Airflow ships it, shorter than transfers live.
+_SHIPPED_TIMEOUT: Final = 7 * 86_400.0
 
 
 class TransferSensor(BaseSensorOperator):
     """Wait for a transfer's terminal status; the same in poke, reschedule and deferred mode.
 
-    All deferred waiters of one connection share one poll in a triggerer. A terminal status is seen within
-    ``poke_interval``, an expiry within seconds. A failed poll does not end the wait, unless the key is refused or does
-    not see the transfer.
+    A terminal status is seen within ``poke_interval``, an expiry within seconds. A failed poll does not end the wait,
+    unless the key is refused or does not see the transfer.
 
     :param transfer_id: the sent transfer: its id, or a mapping with its id, such as the result of the delivering task.
     :param poke_interval: time between two polls.
-    :param timeout: how long to wait at most, counted from the first try; one last poll
-        precedes a timeout. By default until the transfer finishes, which its expiry does at the latest, or as long as
-        ``[sensors] default_timeout`` where that was changed.
+    :param timeout: how long to wait at most, counted from the first try; one last poll precedes a timeout. By default
+        until the transfer finishes, at its expiry at the latest, or ``[sensors] default_timeout`` where it was changed.
     :param on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
     :param on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
     :param accept_partial: whether the task succeeds as soon as one recipient has picked up.
     :param end_from_trigger: with ``deferrable``, finish a success or a skip in the triggerer, without starting a
-        worker. Airflow then runs no listener. A task with outlets, or callbacks for that state, finishes in a worker
-        all the same.
+        worker. Airflow then runs no listener. A task with outlets or such callbacks finishes in a worker all the same.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: wait in the triggerer, without a worker slot.
     :return: the final transfer, with the fields of service-api.md, R11, as listings have them (without files), each
@@ -71,7 +68,7 @@ class TransferSensor(BaseSensorOperator):
         end_from_trigger: bool = False,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = DEFAULT_DEFERRABLE,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(
             poke_interval=poke_interval, timeout=_default_timeout() if timeout is None else timeout, **kwargs
@@ -113,7 +110,6 @@ class TransferSensor(BaseSensorOperator):
             yield
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002  # Airflow passes the context
-        """Read the transfer once."""
         with OutboundTransferHook(self.outbound_transfer_conn_id) as hook:
             transfer = self._pickup.poll(hook)
         if transfer is None or not self._pickup.is_over(transfer):
@@ -121,17 +117,14 @@ class TransferSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=to_summary_dict(transfer))
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:  # noqa: ARG002  # Airflow's
-        """Finish with the trigger's event."""
         return to_summary_dict(self._pickup.finish(event))
 
     def _can_end_from_trigger(self) -> bool:
-        """Return whether no worker is needed: the triggerer emits no asset events, splits no outputs, calls nobody."""
+        # The triggerer emits no asset events, splits no outputs and calls nobody.
         needs_worker = self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback
         return self.end_from_trigger and not needs_worker
 
 
 def _default_timeout() -> float:
-    """Return the timeout of a sensor without one, in seconds: ``[sensors] default_timeout`` where it was changed."""
-    shipped = _SHIPPED_TIMEOUT.total_seconds()
-    configured = conf.getfloat("sensors", "default_timeout", fallback=shipped)
-    return NO_TIMEOUT.total_seconds() if configured == shipped else configured
+    configured = conf.getfloat("sensors", "default_timeout", fallback=_SHIPPED_TIMEOUT)
+    return NO_TIMEOUT.total_seconds() if configured == _SHIPPED_TIMEOUT else configured

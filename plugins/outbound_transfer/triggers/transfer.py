@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import socket
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -14,21 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.client.models import to_builtins, to_summary_dict
-from outbound_transfer.client.outcomes import OUTCOME_KEY, STATUS_HINTS, TransferOutcome, describe
+from outbound_transfer.client import models
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
 from outbound_transfer.waiting.wait import SKIP, SUCCEED, Rules, Wait, WaitEnd, skip_reason, wait_outcome
 
 if TYPE_CHECKING:
-    from outbound_transfer.client.models import Transfer
-    from outbound_transfer.client.settings import Settings
-    from outbound_transfer.waiting.poll import Poll, Show
-
-log = logging.getLogger(__name__)
-
-#: Number of waits in this process by connection.
-_counts: Final[Counter[str]] = Counter()
+    from outbound_transfer.client.client import Client
 
 _ARGUMENTS: Final = (
     "transfer_id",
@@ -87,11 +77,12 @@ class TransferTrigger(BaseTrigger):
         conn_id, deadline = self.outbound_transfer_conn_id, datetime.fromisoformat(self.deadline).timestamp()
         wait = Wait(self.transfer_id, self.poke_interval, deadline, Rules(**self.rules))
         with self._joined as joined:
-            joined.enter_context(_count(conn_id))
-            joined.enter_context(join_poll(conn_id, wait, partial(_new_poll, conn_id)))
+            joined.enter_context(join_poll(conn_id, wait, partial(_open_client, conn_id)))
             while isinstance(news := await wait.news.get(), str):
-                self.log.log(logging.WARNING if news.endswith(STATUS_HINTS) else logging.INFO, "%s", news)
-            yield await self._finish(news, wait.rules) or TriggerEvent(_payload(news))
+                self.log.log(logging.WARNING if news.endswith(models.STATUS_HINTS) else logging.INFO, "%s", news)
+            transfer = models.to_summary_dict(news.transfer) if news.transfer else None
+            payload = {"status": news.status, "transfer": transfer, "message": news.message}
+            yield await self._finish(news, wait.rules) or TriggerEvent(payload)
 
     async def cleanup(self) -> None:
         """Leave the poll, whose thread then ends at once if nobody else waits."""
@@ -114,71 +105,23 @@ class TransferTrigger(BaseTrigger):
             except Exception as error:  # an error of the trigger would fail the task
                 self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
                 return None
-        self.log.info("%s", describe(transfer))
+        self.log.info("%s", models.describe(transfer))
         metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         return TaskSkippedEvent() if outcome == SKIP else TaskSuccessEvent()
 
-    def _xcom_of(self, outcome: str, transfer: Transfer) -> tuple[str, Any] | None:
+    def _xcom_of(self, outcome: str, transfer: models.Transfer) -> tuple[str, Any] | None:
         """Return key and value of the XCom of a task that finishes here; None if it has none."""
         if outcome == SKIP:
-            return OUTCOME_KEY, to_builtins(TransferOutcome.from_transfer(transfer, skip_reason(transfer)))
-        return ("return_value", to_summary_dict(transfer)) if self.push_xcom else None
+            reason = skip_reason(transfer)
+            return models.OUTCOME_KEY, models.to_builtins(models.TransferOutcome.from_transfer(transfer, reason))
+        return ("return_value", models.to_summary_dict(transfer)) if self.push_xcom else None
 
 
-def _payload(end: WaitEnd) -> dict[str, Any]:
-    transfer = to_summary_dict(end.transfer) if end.transfer else None
-    return {"status": end.status, "transfer": transfer, "message": end.message}
-
-
-def _new_poll(conn_id: str) -> Poll:
-    from outbound_transfer.client.retry import RetryPolicy
-    from outbound_transfer.waiting.poll import Poll
+def _open_client(conn_id: str) -> Client:
+    from outbound_transfer.client.client import RetryPolicy
 
     policy = RetryPolicy(max_attempts=3, timeout=600.0)  # the next poll is near
-    return Poll(
-        lambda: OutboundTransferHook(conn_id, policy=policy).get_conn(),
-        partial(_on_poll, conn_id),
-        partial(_open_page, conn_id),
-    )
-
-
-def _open_page(conn_id: str, settings: Settings) -> Show:
-    """Return what stores transfers in the table of deliveries; nothing if that cannot be opened."""
-    from outbound_transfer.delivery.place import find_rows  # not with a Dag file: they load SQLAlchemy
-    from outbound_transfer.delivery.shown import show
-
-    try:
-        rows = find_rows()
-    except Exception as error:
-        log.warning("The page may show an older state of deliveries: %s: %s", type(error).__name__, error)
-        rows = None
-
-    def store(transfers: Sequence[Transfer]) -> None:
-        if rows:
-            show(conn_id, lambda: settings.account, {each.id: each for each in transfers}, rows)
-
-    return store
-
-
-def _on_poll(conn_id: str, seconds: float) -> None:
-    metrics.POLL_DURATION.emit(seconds, conn_id=conn_id)
-    _emit_count(conn_id)  # again: of a triggerer that is gone, the number expires
-
-
-@contextmanager
-def _count(conn_id: str) -> Iterator[None]:
-    """Count one more wait while the block runs."""
-    _counts[conn_id] += 1
-    _emit_count(conn_id)
-    try:
-        yield
-    finally:
-        _counts[conn_id] -= 1
-        _emit_count(conn_id)
-
-
-def _emit_count(conn_id: str) -> None:
-    metrics.DEFERRED_WAITERS.emit(_counts[conn_id], conn_id=conn_id, triggerer=socket.gethostname())
+    return OutboundTransferHook(conn_id, policy=policy).get_conn()
 
 
 def _push_xcom(ti: Any, key: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """One poll for all waits of a connection in an event loop.
 
 A task of the loop decides when to read, and asks Airflow for the connection. A thread of its own reads
-(:mod:`.reader`); what it has read reaches the waits after each response.
+(:mod:`.reader`); the waits hear of each response as it comes.
 """
 
 from __future__ import annotations
@@ -9,87 +9,71 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.client.errors import CallsStopped, Forbidden, InvalidApiKey
 from outbound_transfer.client.models import PENDING, Transfer
+from outbound_transfer.delivery.place import find_rows
+from outbound_transfer.delivery.shown import show
+from outbound_transfer.observability import metrics
+from outbound_transfer.store.config import deliveries_conn_id, table_naming
 from outbound_transfer.traces import trace
-from outbound_transfer.waiting.pages import find_pages, start_thread
-from outbound_transfer.waiting.reader import Reader
+from outbound_transfer.waiting.reader import Reader, SharedPages, start_thread
 from outbound_transfer.waiting.wait import Wait, WaitEnd
 
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
     from outbound_transfer.client.settings import Settings
+    from outbound_transfer.store.deliveries import Deliveries
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks for waits that are due. The first comes after one, so that others may join.
-TICK: Final = 2.0
+# Seconds.
+TICK: Final = 2.0  # between two looks for waits that are due; the first comes after one, so that others may join
+PACE: Final = 2.5  # from one poll to the next for each of its calls: most of the key's 60 a minute are for deliveries
+RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
+READER_LIFE: Final = 3_600.0  # after which a poll forgets what it knows of listings, and that a database has failed
+LAST_CHANCE: Final = 180.0  # after its deadline, in which a wait may end with what a last poll reads
 
-#: Seconds from one poll to the next for each call of the first: most of the key's 60 a minute are left to deliveries.
-PACE: Final = 2.5
-
-#: Seconds after which a poll that failed is repeated.
-RETRY_SECONDS: Final = 30.0
-
-#: Seconds after which a poll restarts, without what it knows of listings and of a database that has failed.
-READER_LIFE: Final = 3_600.0
-
-#: Seconds after its deadline in which a wait may end with what a last poll reads.
-LAST_CHANCE: Final = 180.0
-
-#: Part of the interval for which a page that another triggerer has read is of use.
-PAGE_LIFE: Final = 0.75
-
-#: Stores transfers for the page.
-Show: TypeAlias = Callable[[Sequence[Transfer]], object]
+PAGE_LIFE: Final = 0.75  # part of the interval for which a page that another triggerer has read is of use
 
 #: By connection and event loop, as ``dag.test()`` runs each trigger in one of its own.
 _polls: Final[dict[tuple[str, asyncio.AbstractEventLoop], Poll]] = {}
 
 
 @contextmanager
-def join_poll(conn_id: str, wait: Wait, new_poll: Callable[[], Poll]) -> Iterator[Poll]:
-    """Poll for a wait while the block runs, together with the others of the connection."""
+def join_poll(conn_id: str, wait: Wait, open_client: Callable[[], Client]) -> Iterator[None]:
+    """Poll for a wait, with the others of the connection; each poll opens a client, as the key may be replaced."""
     loop = asyncio.get_running_loop()
-    poll = _polls.get((conn_id, loop)) or _polls.setdefault((conn_id, loop), new_poll())
+    poll = _polls.get((conn_id, loop)) or _polls.setdefault((conn_id, loop), Poll(conn_id, open_client))
     poll.waits.add(wait)
+    poll.emit_count()
     left = max(wait.deadline - time.time(), 0.0) + LAST_CHANCE
     timer = loop.call_later(left, lambda: wait.finish(WaitEnd("timeout", wait.seen)))
     try:
-        yield poll
+        yield
     finally:
         timer.cancel()
         poll.waits.discard(wait)
+        poll.emit_count()
         if not poll.waits:
             del _polls[conn_id, loop]
             poll.stop()
 
 
 class Poll:
-    """Nothing that the service, Airflow or a database does ends it: it ends with its last wait.
+    """Nothing that the service, Airflow or a database does ends it: it ends with its last wait."""
 
-    :param open_client: reads the connection and opens a client, for each poll: the key may be replaced, and a server
-        that is not asked for some seconds closes its connections anyway.
-    :param on_poll: called with the seconds that a poll took.
-    :param open_page: returns what stores transfers for the page, in a thread; asks Airflow.
-    """
-
-    def __init__(
-        self,
-        open_client: Callable[[], Client],
-        on_poll: Callable[[float], object] = lambda _: None,
-        open_page: Callable[[Settings], Show] = lambda _: lambda _: None,
-    ) -> None:
+    def __init__(self, conn_id: str, open_client: Callable[[], Client]) -> None:
         self.waits: set[Wait] = set()
-        self._open_client, self._on_poll, self._open_page = open_client, on_poll, open_page
+        self._conn_id, self._open_client = conn_id, open_client
         self._client: Client | None = None
         self._settings: Settings | None = None
         self._failure: Exception | None = None
@@ -102,6 +86,9 @@ class Poll:
         self._task.cancel()
         if self._client:
             self._client.stop()
+
+    def emit_count(self) -> None:
+        metrics.DEFERRED_WAITERS.emit(len(self.waits), conn_id=self._conn_id, triggerer=socket.gethostname())
 
     async def _run(self) -> None:
         while True:
@@ -117,19 +104,27 @@ class Poll:
         due = [wait for wait in self.waits if wait.end is None and wait.is_due(self._origin, at)]
         if due and began >= self._not_before:
             try:
-                calls = await self._poll(sorted(due, key=lambda wait: wait.asked), at)
-                self._not_before, self._failure = began + PACE * calls, None
+                await self._read(await self._open(), sorted(due, key=lambda wait: wait.asked), at)
+                self._not_before, self._failure = began + PACE * self._reader.calls, None
             finally:
-                self._on_poll(time.monotonic() - began)
+                metrics.POLL_DURATION.emit(time.monotonic() - began, conn_id=self._conn_id)
+                self.emit_count()  # again: of a triggerer that is gone, the number expires
 
-    async def _poll(self, due: Sequence[Wait], began: float) -> int:
-        """Read what the waits wait for; return the number of calls."""
+    async def _open(self) -> Client:
+        """Open a client; begin anew for another key or account, and once an hour."""
         client = self._client = await call_airflow(self._open_client)
-        if client.settings != self._settings or time.monotonic() >= self._reader_until:
-            self._reader = Reader(await call_airflow(partial(find_pages, client.settings)))
-            self._show = await call_airflow(partial(self._open_page, client.settings))
-            self._reader_until = time.monotonic() + READER_LIFE
-            self._settings, self._failure = client.settings, None
+        settings = client.settings
+        if settings != self._settings or time.monotonic() >= self._reader_until:
+            self._rows, pages = await call_airflow(_open_rows), SharedPages()
+            if self._rows and deliveries_conn_id():
+                key = f"{settings.account} {settings.key_digest}"
+                pages = SharedPages(self._rows.database, **table_naming(), key=key)
+            self._reader, self._reader_until = Reader(pages), time.monotonic() + READER_LIFE
+            self._settings, self._failure = settings, None
+        return client
+
+    async def _read(self, client: Client, due: Sequence[Wait], at: float) -> None:
+        """Read what the waits wait for, and tell them."""
         loop, changed, waits = asyncio.get_running_loop(), list[Transfer](), defaultdict[str, list[Wait]](list)
         for wait in self.waits:
             waits[wait.transfer_id].append(wait)
@@ -143,19 +138,19 @@ class Poll:
                 loop.call_soon_threadsafe(each.update, read, at, client.clock_ahead)
 
         wanted = {wait.transfer_id: wait.seen for wait in due}
-        wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(began)}
+        wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(at)}
         max_age = PAGE_LIFE * min(wait.interval for wait in due)
 
         def work() -> None:
             with client, trace("poll", waiters=len(wanted)):
-                self._reader.read(client, wanted, began, max_age, tell)
+                self._reader.read(client, wanted, max_age, tell)
 
         try:
             await asyncio.wrap_future(start_thread(work))
         finally:
-            if changed:  # nobody waits for the database, which may stall
-                start_thread(partial(self._show, changed))
-        return self._reader.calls
+            if changed and self._rows:  # nobody waits for the database, which may stall
+                shown, account = {each.id: each for each in changed}, client.settings.account
+                start_thread(partial(show, self._conn_id, lambda: account, shown, self._rows))
 
     def _fail(self, error: Exception) -> None:
         """Report a failed poll to the waits. A key that is refused twice in a row ends them.
@@ -174,7 +169,16 @@ class Poll:
                 wait.tell(f"A poll failed; the wait continues: {error}")
 
 
+def _open_rows() -> Deliveries | None:
+    """Return the table of deliveries, which shares its database with the pages; None if it cannot be opened."""
+    try:
+        return find_rows()
+    except Exception as error:
+        text = "Polls read alone, and the page may show an older state of deliveries: %s: %s"
+        log.warning(text, type(error).__name__, error)
+        return None
+
+
 def _shows_more(read: Transfer, seen: Transfer | None) -> bool:
-    """Return whether somebody has picked a transfer up, or it has ended, since it was seen."""
     before = (seen.status, len(seen.picked_up)) if seen else (PENDING, 0)
     return (read.status, len(read.picked_up)) != before

@@ -10,96 +10,84 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from outbound_transfer.client import models
 from outbound_transfer.client.errors import InvalidDelivery, NotFound
-from outbound_transfer.client.models import CANCELED, COMPLETE, EXPIRED, PARTIAL, PENDING, Transfer, to_epoch
-from outbound_transfer.client.outcomes import describe, status_hint
+from outbound_transfer.store.values import read_event_time
 
 FAIL: Final = "fail"
 SKIP: Final = "skip"
 SUCCEED: Final = "succeed"
 
-#: What ``on_expired`` and ``on_canceled`` may be.
-OUTCOMES: Final = (SUCCEED, FAIL, SKIP)
+OUTCOMES: Final = (SUCCEED, FAIL, SKIP)  # what on_expired and on_canceled may be
 
-#: Statuses of transfers that are outstanding, in the order in which they are listed: one that moves is then seen.
-OUTSTANDING: Final = (PENDING, PARTIAL)
+OUTSTANDING: Final = (
+    models.PENDING,
+    models.PARTIAL,
+)  # in the order of listing: one that moves is seen
 
-#: Minimum seconds between two polls: an interval of 0 must not become a busy loop.
-MIN_INTERVAL: Final = 1.0
+MIN_INTERVAL: Final = 1.0  # seconds between two polls: an interval of 0 must not become a busy loop
+EXPIRY_MARGIN: Final = 1.0  # seconds from expiry to the poll for it: it is evaluated on read (service-api.md, R19)
 
-#: Seconds from a transfer's expiry to the poll for it: the service evaluates expiry on read (service-api.md, R19).
-EXPIRY_MARGIN: Final = 1.0
+
+def epoch_of(timestamp: str | None, default: float = inf) -> float:
+    """Return a timestamp of the service as seconds since the epoch."""
+    found = read_event_time(timestamp)
+    return found.timestamp() if found else default
 
 
 class Rules(NamedTuple):
-    """What each terminal status means for a task.
+    """What each terminal status means for a task."""
 
-    :ivar on_expired: one of :data:`OUTCOMES`.
-    :ivar on_canceled: one of :data:`OUTCOMES`.
-    :ivar accept_partial: whether to succeed as soon as one recipient has picked up.
-    """
+    on_expired: str = FAIL  # one of OUTCOMES
+    on_canceled: str = FAIL  # as well
+    accept_partial: bool = False  # whether to succeed as soon as one recipient has picked up
 
-    on_expired: str = FAIL
-    on_canceled: str = FAIL
-    accept_partial: bool = False
-
-    def outcome_of(self, transfer: Transfer) -> str | None:
+    def outcome_of(self, transfer: models.Transfer) -> str | None:
         """Return the outcome of waiting for ``transfer``; None to keep waiting.
 
         Unknown statuses keep a task waiting (service-api.md, R5: the set of statuses is open).
         """
-        outcomes = {COMPLETE: SUCCEED, EXPIRED: self.on_expired, CANCELED: self.on_canceled}
-        is_partial = transfer.status == PARTIAL or len(transfer.picked_up) > 0
-        if self.accept_partial and is_partial and transfer.status != CANCELED:
+        is_partial = transfer.status == models.PARTIAL or len(transfer.picked_up) > 0
+        if self.accept_partial and is_partial and transfer.status != models.CANCELED:
             return SUCCEED
-        return outcomes.get(transfer.status)
+        return {models.COMPLETE: SUCCEED, models.EXPIRED: self.on_expired, models.CANCELED: self.on_canceled}.get(
+            transfer.status
+        )
 
 
 class WaitEnd(msgspec.Struct, frozen=True):
-    """How a wait in the triggerer has ended: the payload of the trigger's event.
-
-    :ivar transfer: as last read, without its files; None if it never was.
-    :ivar message: of an error.
-    """
+    """How a wait in the triggerer has ended: the payload of the trigger's event."""
 
     status: Literal["finished", "timeout", "error"]
-    transfer: Transfer | None = None
-    message: str = ""
+    transfer: models.Transfer | None = None  # as last read, without its files; None if it never was
+    message: str = ""  # of an error
 
 
 def wait_outcome(status: str) -> str:
     """Return as what a wait is counted that finishes with this status."""
-    return {COMPLETE: "picked_up", EXPIRED: "expired", CANCELED: "canceled"}.get(status, "partial")
+    return {models.COMPLETE: "picked_up", models.EXPIRED: "expired", models.CANCELED: "canceled"}.get(status, "partial")
 
 
-def skip_reason(transfer: Transfer) -> str:
+def skip_reason(transfer: models.Transfer) -> str:
     """Return why a task is skipped whose transfer has this status."""
-    return f"Skipped by on_expired or on_canceled: {describe(transfer)}"
+    return f"Skipped by on_expired or on_canceled: {models.describe(transfer)}"
 
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """A deferred task that waits for one transfer.
+    """A deferred task that waits for one transfer. All times are seconds since the epoch.
 
-    :param transfer_id: its id.
-    :param interval: seconds between two polls.
-    :param deadline: when the wait times out, after one last poll; seconds since the epoch.
-    :ivar seen: the transfer as last read here.
-    :ivar asked: when its status was last known, or read in vain; initially, when the wait began, or just before its
-        deadline. As all times here, in seconds since the epoch.
-    :ivar end: how it has ended; None before.
-    :ivar news: lines for the task's log; then how the wait has ended.
     :raises InvalidDelivery: ``transfer_id`` is no text.
     """
 
     transfer_id: str
-    interval: float
-    deadline: float
+    interval: float  # seconds between two polls
+    deadline: float  # when the wait times out, after one last poll
     rules: Rules
-    seen: Transfer | None = None
-    asked: float = field(default_factory=lambda: time.time())
+    seen: models.Transfer | None = None  # as last read here
+    asked: float = field(default_factory=lambda: time.time())  # when its status was last known, or read in vain
     end: WaitEnd | None = None
-    news: asyncio.Queue[str | WaitEnd] = field(default_factory=asyncio.Queue)
+    news: asyncio.Queue[str | WaitEnd] = field(default_factory=asyncio.Queue)  # lines for the task's log; then the end
     _expired_at: float = inf
     _told: str = ""
 
@@ -123,7 +111,7 @@ class Wait:
         is_outstanding = self.seen is not None and self.seen.status in OUTSTANDING
         return not is_outstanding or self.rules.accept_partial or min(self.deadline, self._expired_at) <= at
 
-    def update(self, read: Transfer | Exception | None, at: float, ahead: float = 0.0) -> None:
+    def update(self, read: models.Transfer | Exception | None, at: float, ahead: float = 0.0) -> None:
         """Apply what was read at ``at``, unless the wait has ended.
 
         :param read: the transfer; or the error of its read; None if it is known to be outstanding still.
@@ -132,24 +120,21 @@ class Wait:
         if self.end or (read is None and self.must_be_read(at)):
             return  # another wait for the same transfer may be content with less
         self.asked = at
-        if isinstance(read, Transfer):
-            self._see(read, at, ahead)
+        if isinstance(read, models.Transfer):
+            # Only with a new status: an expiry that is put off at each read must not cause polls of its own.
+            if self.seen is None or self.seen.status != read.status:
+                self._expired_at = (epoch_of(read.expires_at)) - ahead + EXPIRY_MARGIN
+            self.seen = read
+            if self.rules.outcome_of(read):
+                self.finish(WaitEnd("finished", read))
+            elif at >= self.deadline:
+                self.finish(WaitEnd("timeout", read))
+            else:
+                self.tell(models.describe(read) + models.status_hint(read))
         elif isinstance(read, NotFound | InvalidDelivery):
             self.finish(WaitEnd("error", self.seen, str(read)))
         elif read:
             self.tell(f"Could not read transfer '{self.transfer_id}'; the wait continues: {read}")
-
-    def _see(self, transfer: Transfer, at: float, ahead: float) -> None:
-        # Only with a new status: an expiry that is put off at each read must not cause polls of its own.
-        if self.seen is None or self.seen.status != transfer.status:
-            self._expired_at = (to_epoch(transfer.expires_at) or inf) - ahead + EXPIRY_MARGIN
-        self.seen = transfer
-        if self.rules.outcome_of(transfer):
-            self.finish(WaitEnd("finished", transfer))
-        elif at >= self.deadline:
-            self.finish(WaitEnd("timeout", transfer))
-        else:
-            self.tell(describe(transfer) + status_hint(transfer))
 
     def finish(self, end: WaitEnd) -> None:
         """End the wait, unless it has ended."""

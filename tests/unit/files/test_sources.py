@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from outbound_transfer.exceptions import SourceChanged
+from outbound_transfer.client.errors import SourceChanged
 from outbound_transfer.files.sources import Source
 
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from outbound_transfer.client.models import Recipient, Transfer, TransferPage, UnreadableRow
 from outbound_transfer.store.config import SqliteFileHook
 from outbound_transfer.store.engine import Database
-from outbound_transfer.waiting import pages
-from outbound_transfer.waiting.pages import SharedPages
+from outbound_transfer.waiting import reader
+from outbound_transfer.waiting.reader import SharedPages
 
 ROW = Transfer("t", "pending", "", sent_at="2024-01-01T00:00:00Z")
 SHOWN = TransferPage((ROW,), "next")
@@ -24,7 +24,7 @@ READ = TransferPage((replace(ROW, subject="secret", recipients=(Recipient("ann@e
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no silent database."""
-    monkeypatch.setattr(pages, "MAX_SECONDS", 60.0)
+    monkeypatch.setattr(reader, "MAX_SECONDS", 60.0)
 
 
 def shared(file: Path, key: str = "key") -> SharedPages:
@@ -43,10 +43,7 @@ def test_a_page_is_found_by_others_with_the_same_key_until_it_is_too_old(tmp_pat
 
 def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = shared(tmp_path / "pages.db")
-    one.keep("partial ", TransferPage((), None, (UnreadableRow("u", "reason"),)))
-    found = one.find("partial ", 60.0)
-    assert found is not None
-    assert [(row.id, row.status) for row in found.data] == [("u", "unreadable")]
+    one.keep("partial ", READ)
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 100_000)
     for _ in range(2):
@@ -55,6 +52,12 @@ def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, m
     with one._database.begin() as tx:
         assert tx.execute(sa.text("SELECT COUNT(*) FROM outbound_transfer_pages")).scalar() == 1
     assert one.find("pending ", 60.0) == SHOWN
+
+
+def test_a_page_with_a_row_that_is_unreadable_is_read_by_everybody(tmp_path: Path) -> None:
+    one = shared(tmp_path / "pages.db")
+    one.keep("partial ", TransferPage((ROW,), None, (UnreadableRow("u", "reason"),)))
+    assert one.find("partial ", 60.0) is None
 
 
 def test_two_that_keep_a_page_at_once_harm_nothing(tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_two_that_keep_a_page_at_once_harm_nothing(tmp_path: Path) -> None:
 def test_a_database_that_is_down_or_silent_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pages, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(reader, "MAX_SECONDS", 0.1)
     asked, silent = [], threading.Event()
 
     def connect() -> None:

@@ -17,14 +17,13 @@ from outbound_transfer.client.errors import InvalidApiKey
 from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.waiting import poll, wait
-from outbound_transfer.waiting.pages import SharedPages
-from outbound_transfer.waiting.poll import Poll, join_poll
+from outbound_transfer.waiting.poll import join_poll
 from outbound_transfer.waiting.wait import Rules, Wait, WaitEnd
 
 SETTINGS = Settings("https://account.example.com", "key")
 
 #: Parts of the poll that run before it, after it, or when something has failed already.
-NOT_BROKEN = {"__init__", "join_poll", "stop", "start_thread", "run", "_run", "_fail", "account"}
+NOT_BROKEN = {"__init__", "join_poll", "stop", "start_thread", "run", "_run", "_fail", "account", "emit_count"}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(poll, "TICK", 0.01)
     monkeypatch.setattr(poll, "PACE", 0.0)
-    monkeypatch.setattr(poll, "find_pages", lambda _: SharedPages())
+    monkeypatch.setattr(poll, "find_rows", lambda: None)
 
 
 class Service:
@@ -78,13 +77,9 @@ def new_wait(transfer_id: str, deadline: float | None = None) -> Wait:
 
 async def ends(*waits: Wait, service: Any, conn_id: str = "one", open_client: Any = None) -> list[Any]:
     """Wait to the end of each."""
-
-    def new_poll() -> Poll:
-        return Poll(open_client or (lambda: service))
-
     with ExitStack() as stack:
         for each in waits:
-            stack.enter_context(join_poll(conn_id, each, new_poll))
+            stack.enter_context(join_poll(conn_id, each, open_client or (lambda: service)))
         return [(await end_of(each)).status for each in waits]
 
 
@@ -210,7 +205,6 @@ async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
     clients = iter([old])
     with ExitStack() as stack:
         one = new_wait("a")
-        joined = Poll(lambda: next(clients, replaced))  # type: ignore[arg-type]
-        stack.enter_context(join_poll("replaced", one, lambda: joined))
+        stack.enter_context(join_poll("replaced", one, lambda: next(clients, replaced)))  # type: ignore[arg-type]
         assert (await end_of(one)).status == "finished"
     assert old.is_closed

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from outbound_transfer.client.errors import InvalidApiKey, NoResponse, NotFound, RateLimited, ServerFault
 from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.waiting import reader
-from outbound_transfer.waiting.pages import SharedPages
-from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, Reader
+from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, Reader, SharedPages
 from outbound_transfer.waiting.wait import OUTSTANDING
 
 PAGE = 4
@@ -87,7 +86,7 @@ class Waits:
         asked = len(self.service.calls)
         ordered = sorted(ids, key=lambda one: (self.answered.get(one, 0), int(one)))
         wanted = {one: self._presumable(one) for one in ordered}
-        self.reader.read(self.service, wanted, 60.0 * self.polls, 45.0, self._hear)  # type: ignore[arg-type]
+        self.reader.read(self.service, wanted, 45.0, self._hear)  # type: ignore[arg-type]
         return self.service.calls[asked:]
 
     def _presumable(self, transfer_id: str) -> Transfer | None:
@@ -198,7 +197,7 @@ def test_many_that_finished_while_nobody_asked_are_listed_and_not_read_singly() 
     assert len(waits.known) == 100
 
 
-def test_a_page_that_fails_ends_its_listing_alone() -> None:
+def test_what_a_page_that_fails_would_have_shown_is_read_singly() -> None:
     service = Service({"1": "pending", "2": "partial", "3": "partial"}, failing={"pending": ServerFault(500)})
     waits = Waits(service)
     waits.poll("1", "2", "3")
