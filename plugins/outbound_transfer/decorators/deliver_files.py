@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from outbound_transfer.airflow_compat.names import determine_kwargs
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.operators.new_transfer import secrets_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 
 if TYPE_CHECKING:
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 class DeliveryRequest(TypedDict, total=False):
     """What a function of ``@task.deliver_files`` may return instead of files; each overrides the decorator's argument.
 
-    None for an optional field leaves the decorator's argument as it is: a weaker ``security`` never applies silently.
-    For ``files``, ``subject`` and ``recipients``, None is refused as empty. See :class:`.CreateTransferOperator` and
-    :class:`.AttachFilesOperator` for the values.
+    None leaves the decorator's argument as it is: a weaker ``security`` never applies silently. For ``files``,
+    ``subject`` and ``recipients``, None is refused as empty. The values are as in :class:`.DeliverFilesOperator`.
     """
 
     files: Any
@@ -50,10 +48,6 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
     found_later = _REQUEST_FIELDS - {"security", "archive", "checksums"}
 
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *DeliverFilesOperator.template_fields)
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        **DecoratedOperator.template_fields_renderers,
-        **DeliverFilesOperator.template_fields_renderers,
-    }
 
     def __init__(self, *, files: Any = None, subject: Any = None, recipients: Any = None, **kwargs: Any) -> None:
         super().__init__(files=files, subject=subject, recipients=recipients, **kwargs)
@@ -65,14 +59,10 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
             setattr(self, name, value)
         self._given = {}  # what a function returns is no template
         self.hide_secrets()
-        delivery.client.secrets.update(secrets_of(self))
+        delivery.client.secrets.update(self.secrets())
 
 
 def _to_request(returned: Any) -> DeliveryRequest:
-    """Return what a function returned as a request, without the optional fields that are None.
-
-    :raises InvalidDelivery: it returned None, or a mapping that is neither a request nor a file.
-    """
     if returned is None:
         raise InvalidDelivery(
             "the function returned None: return the files to deliver, or raise AirflowSkipException if there are none"
@@ -91,10 +81,8 @@ def _to_request(returned: Any) -> DeliveryRequest:
 def deliver_files_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a task of a function that returns what to deliver: ``@task.deliver_files(subject=…, recipients=…)``.
 
-    The function returns files, as :class:`.AttachFilesOperator` takes them, or a :class:`DeliveryRequest`. What it
-    returns is no template. It is called again in each try, and after each deferral of a try before its send.
-
-    :param python_callable: the function.
+    :param python_callable: returns files, as :class:`.AttachFilesOperator` takes them, or a :class:`DeliveryRequest`,
+        which is no template. It is called again in each attempt, and after each deferral before the send.
     :param kwargs: arguments of :class:`.DeliverFilesOperator`, without those that the function always returns.
     """
     # The task returns the transfer, whatever mapping the function is annotated to return.

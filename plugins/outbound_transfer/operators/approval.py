@@ -7,26 +7,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from airflow.providers.standard.operators.hitl import HITLOperator
 
+from outbound_transfer.airflow_compat import names
 from outbound_transfer.airflow_compat.human_input import TAKES_RESPONSE_TIMEOUT, request_input, wait_again
-from outbound_transfer.airflow_compat.names import (
-    AirflowFailException,
-    AirflowSkipException,
-    TaskAwaitingInput,
-    TaskDeferred,
-    timezone,
-)
 from outbound_transfer.client.errors import DraftChanged, InvalidDelivery
-from outbound_transfer.operators.arguments import (
-    TRANSFER_ID_CHECK,
-    Check,
-    check_all,
-    check_literals,
-    resolve_transfer_id,
-)
+from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, Check, check_all, resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, OutboundTransferOperator
 from outbound_transfer.operators.draft import row_of
 from outbound_transfer.wording import clean, pluralize
@@ -40,12 +28,10 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.row import Approval, Memory, Row
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import TransferId
+    from outbound_transfer.operators.task_arguments import TaskArguments
 
-#: Most files that a request lists.
-MAX_LISTED: Final = 50
-
-#: How long before a draft expires the wait for an answer ends, so that what is approved can still be sent.
-_TIME_TO_SEND: Final = timedelta(hours=1)
+MAX_LISTED: Final = 50  # files in a request
+_TIME_TO_SEND: Final = timedelta(hours=1)  # before a draft expires: what is approved must still be sent
 
 #: Characters that nobody sees, and that :func:`.clean` does not replace: soft hyphens, tags, fillers, notation.
 _UNSEEN: Final = re.compile(
@@ -67,24 +53,21 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
     one; the draft stays, unsent, until it is discarded. A retry does not ask again, a clear does.
 
     :param transfer_id: the draft: its id, or the result of a task that delivers with ``send=False``.
-    :param notifiers: are called before the wait begins, with ``approval`` in the context: ``subject``, ``body``
-        (Markdown) and ``url`` of the page where a person answers, empty without ``[api] base_url``. One that fails is
-        logged.
+    :param notifiers: called before the wait, with ``approval`` in the context: ``subject``, ``body`` (Markdown) and
+        ``url`` of the page where a person answers, empty without ``[api] base_url``. One that fails is logged.
     :param assigned_users: who may answer, as mappings with ``id`` and ``name`` of an Airflow user; by default, every
         user who may answer the Dag's required actions.
-    :param response_timeout: how long to wait at most; the task fails then. The wait ends an hour before the draft
-        expires at the latest.
+    :param response_timeout: when the task fails without an answer; at the latest, an hour before the draft expires.
     :param outbound_transfer_conn_id: the Airflow connection.
     :return: a mapping with ``transfer_id``, ``state`` (``approved``), ``by`` (the Airflow user's name), ``at`` (ISO
         8601) and ``files``, the twelve digits that stand for the files.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id")
     checks = (TRANSFER_ID_CHECK, Check(("response_timeout",), _check_timeout))
     owns_delivery = False
 
-    #: What Airflow resumes the task with.
-    _event: Mapping[str, Any] | None = None
+    _event: Mapping[str, Any] | None = None  # with which Airflow resumes the task
 
     def __init__(
         self,
@@ -94,7 +77,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         assigned_users: HITLUser | list[HITLUser] | None = None,
         response_timeout: timedelta = timedelta(days=7),
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         timeout: Any = {"response_timeout": response_timeout} if TAKES_RESPONSE_TIMEOUT else {}
         super().__init__(
@@ -108,7 +91,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         )
         self.response_timeout = response_timeout
         self.transfer_id = transfer_id
-        check_literals(self, self.checks)
+        self.check_when_parsed()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Store the answer, and end as it says."""
@@ -121,29 +104,27 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
 
         check_all(self, self.checks)
         client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
-        row = row_of(client, context, transfer_id)
-        if self._event is not None:
-            return self._end(self._answer(row, transfer_id, attempt, self._event), transfer_id)
-        before = row.read()[1]
-        if client.settings.rehearses or before.is_rehearsal:
-            self.log.warning("Rehearsal: nothing will be sent, so nobody is asked")
-            return {"transfer_id": transfer_id, "state": "", "by": "", "at": "", "files": before.shown()}
-        asked = approve.ask(client, row, transfer_id, attempt)
-        if isinstance(asked, Approval):
-            return self._end(asked, transfer_id)
-        event = self._ask(asked, row, attempt, context)
+        row, event = row_of(client, context, transfer_id), self._event
+        if event is None:
+            before = row.read()[1]
+            if client.settings.rehearses or before.is_rehearsal:
+                self.log.warning("Rehearsal: nothing will be sent, so nobody is asked")
+                return _result(transfer_id, Approval(shown=before.shown()))
+            asked = approve.ask(client, row, transfer_id, attempt)
+            if isinstance(asked, Approval):
+                return self._end(asked, transfer_id)
+            event = self._ask(asked, row, attempt, context)
         return self._end(self._answer(row, transfer_id, attempt, event), transfer_id)
 
     def _ask(self, draft: Transfer, row: Row, attempt: Attempt, context: Context) -> dict[str, Any]:
-        """Show what the draft holds, and wait: in ``dag.test()`` for the answer, which is returned.
+        """Show what the draft holds, and wait; see :func:`.request_input`.
 
         :raises DraftChanged: it expires too soon.
-        :raises TaskAwaitingInput, TaskDeferred: anywhere else.
         """
         from outbound_transfer.delivery import approve
 
         if draft.expires_at:
-            left = datetime.fromisoformat(draft.expires_at) - timezone.utcnow() - _TIME_TO_SEND
+            left = datetime.fromisoformat(draft.expires_at) - names.timezone.utcnow() - _TIME_TO_SEND
             if left <= timedelta():
                 raise DraftChanged(f"Draft {draft.id} expires at {draft.expires_at}: nobody is asked any more")
             assert self.response_timeout is not None
@@ -157,7 +138,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         self._notify(context)
         try:
             return request_input(self, context)
-        except (TaskAwaitingInput, TaskDeferred):
+        except (names.TaskAwaitingInput, names.TaskDeferred):
             approve.mark_shown(row, draft.id, attempt)
             raise
 
@@ -174,42 +155,35 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
                 self.log.exception("A notifier failed; the wait for an answer begins nevertheless")
 
     def _answer(self, row: Row, transfer_id: str, attempt: Attempt, event: Mapping[str, Any]) -> Approval:
-        """Store an answer.
-
-        :raises AirflowFailException: there is none; or it is about other files, or from somebody else than it may be.
-        """
+        """:raises AirflowFailException: there is none; or it is about other files, or from somebody not allowed."""
         from outbound_transfer.delivery import approve
 
         if "error" in event:
             approve.withdraw(row, transfer_id, attempt)
             is_late = event.get("error_type") == "timeout"
             reason = f"Nobody answered within {self.response_timeout}" if is_late else clean(event["error"])
-            raise AirflowFailException(f"{reason}. Draft {transfer_id} is not sent; clear this task to ask again")
+            raise names.AirflowFailException(f"{reason}. Draft {transfer_id} is not sent; clear this task to ask again")
         user, at = event.get("responded_by_user") or {}, event["responded_at"]
         by = clean(user.get("name") or user.get("id") or "an unknown user")
         if user and self.assigned_users and user.get("id") not in {each["id"] for each in self.assigned_users}:
-            raise AirflowFailException(f"{by} answered, and is not one of assigned_users. Clear this task to ask again")
+            raise names.AirflowFailException(
+                f"{by} answered, and is not one of assigned_users. Clear this task to ask again"
+            )
         option, when = event["chosen_options"][0], at.isoformat() if isinstance(at, datetime) else str(at)
         try:
             return approve.answer(row, transfer_id, attempt, option, by, when)
         except DraftChanged as error:  # a retry would ask again, about what Airflow may not show
-            raise AirflowFailException(str(error)) from error
+            raise names.AirflowFailException(str(error)) from error
 
     def _end(self, approval: Approval, transfer_id: str) -> dict[str, Any]:
-        """Return an approval.
-
-        :raises AirflowSkipException: it is a rejection.
-        """
         if approval.state == "rejected":
-            raise AirflowSkipException(f"{approval.by} rejected draft {transfer_id}: nothing is sent")
+            raise names.AirflowSkipException(f"{approval.by} rejected draft {transfer_id}: nothing is sent")
         self.log.info("%s approved the send of draft %s", approval.by, transfer_id)
-        return {
-            "transfer_id": transfer_id,
-            "state": approval.state,
-            "by": approval.by,
-            "at": approval.at,
-            "files": approval.shown,
-        }
+        return _result(transfer_id, approval)
+
+
+def _result(transfer_id: str, given: Approval) -> dict[str, Any]:
+    return {"transfer_id": transfer_id, "state": given.state, "by": given.by, "at": given.at, "files": given.shown}
 
 
 def describe_draft(draft: Transfer, memory: Memory) -> str:

@@ -1,41 +1,54 @@
-"""Base class of the provider's operators: connection, deferral of long waits, errors that fail at once."""
+"""The base class of the provider's operators, and the steps that the tasks that deliver share, in their order."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 
-from outbound_transfer.airflow_compat.names import conf, timezone
-from outbound_transfer.airflow_compat.rendering import hides_secrets
+from outbound_transfer.airflow_compat.names import AirflowSkipException, conf, timezone
+from outbound_transfer.airflow_compat.rendering import hides_secrets, is_unmapped
+from outbound_transfer.airflow_compat.run_state import is_test_run
+from outbound_transfer.client.errors import InvalidDelivery, NothingMatches, Rehearsed
+from outbound_transfer.client.models import to_builtins, to_result
+from outbound_transfer.client.new_transfer import NewTransfer, build_new_transfer
+from outbound_transfer.delivery.attempt import Attempt
+from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.links.transfer import TransferLink
-from outbound_transfer.operators.arguments import Check, to_seconds
-from outbound_transfer.operators.errors import DeferRequested, fail_without_retry
-from outbound_transfer.operators.report import Report
+from outbound_transfer.links.transfer import TransferLink, link_to
+from outbound_transfer.operators import recipients
+from outbound_transfer.operators.arguments import Check, check_all, check_literals, to_seconds
+from outbound_transfer.operators.errors import DeferRequested, Report, fail_without_retry
+from outbound_transfer.store.rows import REHEARSED
+from outbound_transfer.wording import format_bytes, pluralize
 
 if TYPE_CHECKING:
-    from airflow.providers.standard.triggers.temporal import DateTimeTrigger
     from airflow.sdk import BaseOperatorLink, Context
 
-    from outbound_transfer.client.errors import CallError
-    from outbound_transfer.client.retry import RetryPolicy
+    from outbound_transfer.client.client import Client, RetryPolicy
+    from outbound_transfer.client.errors import CallError, OutboundTransferError
+    from outbound_transfer.client.models import File, Transfer
     from outbound_transfer.delivery.attempt import Attempt
+    from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.row import Memory
+    from outbound_transfer.files.attached import Held
+    from outbound_transfer.files.content import Spool
+    from outbound_transfer.files.find import FileSpec
+    from outbound_transfer.files.sources import Source
 
 DEFAULT_CONN_ID: Final = OutboundTransferHook.default_conn_name
-
 DEFAULT_DEFERRABLE: Final[bool] = conf.getboolean("operators", "default_deferrable", fallback=False)
 
+#: Arguments that describe a new transfer; that say which files to deliver; in which a template may have no value.
+TRANSFER_FIELDS: Final = ("subject", "recipients", "message", "security", "security_question", "security_answer")
+FILES_FIELDS: Final = ("files", "archive", "checksums", "on_empty", "max_parallel_uploads")
+_OPTIONAL: Final = frozenset({*TRANSFER_FIELDS, "files", "checksums"})
 
-def deferral_trigger(seconds: float) -> DateTimeTrigger:
-    """Return a trigger that fires after ``seconds``."""
-    from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-
-    return DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=seconds))
+NOTHING_MATCHES: Final = "No pattern in files matches a file"
 
 
 @hides_secrets
@@ -51,127 +64,262 @@ class OutboundTransferOperator(BaseOperator):
 
     #: What the arguments must be; run by the subclasses when the Dag is parsed, and by their tasks.
     checks: tuple[Check, ...] = ()
-    #: Whether an attempt that fails has failed to deliver.
-    owns_delivery = True
-    #: Whether the task sends: its errors name what it has sent, or may have.
-    sends = False
-    #: How long to wait for a slot of the account; None if the task sends nothing.
-    slot_timeout: Any = None
+    found_later: Set[str] = frozenset()  # arguments that may be left out, or are replaced, when the task runs
+    owns_delivery = True  # whether an attempt that fails has failed to deliver
+    sends = False  # whether errors name what the task has sent, or may have
+    slot_timeout: Any = None  # how long to wait for a slot of the account; None if the task sends nothing
+    skips_without_files = False  # before anything is created
+    located: Sequence[str] = ()  # paths and URIs of the files that this attempt has found
 
-    #: The arguments that were rendered, as they were before.
-    _given: Mapping[str, Any] = {}
-    #: What this process does, for its errors.
-    report: Report
-    #: Seconds that this attempt has waited in deferred mode, and the claim of its delivery's row that it has made.
-    _was_deferred = False
-    _waited = 0.0
-    _claim = 0
+    report: Report  # what this process does, for its errors
+    was_deferred = False
+    _given: Mapping[str, Any] = {}  # the arguments that were rendered, as they were before
+    _waited = 0.0  # seconds that this attempt has waited in deferred mode
+    _claim = 0  # of the delivery's row, by the process that was deferred
 
     def __init__(
-        self,
-        *,
-        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool = DEFAULT_DEFERRABLE,
-        **kwargs: Any,
+        self, *, outbound_transfer_conn_id: str = DEFAULT_CONN_ID, deferrable: bool = DEFAULT_DEFERRABLE, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
         self.deferrable = deferrable
 
-    def before_rendering(self, fields: Sequence[str]) -> None:
-        """Prepare arguments to be rendered, in each attempt.
+    def check_when_parsed(self) -> None:
+        """Hide the secrets of a Dag file, and check what no template and no other task changes."""
+        if not is_unmapped(self):  # Airflow knows by its identity what another task has returned
+            self._hide(self.template_fields, recipients.mask_literals)
+        check_literals(self, self.checks, self.found_later)
 
-        :param fields: those that are rendered: no other task has returned them.
-        """
+    def before_rendering(self, fields: Collection[str]) -> None:
+        """Prepare the arguments in ``fields`` to be rendered, in each attempt: no other task has returned them."""
+        self._hide(fields, recipients.mask_literals)
+        self._given = {name: getattr(self, name) for name in fields}
 
     def hide_secrets(self) -> None:
         """Replace what nobody may see in the rendered fields, before Airflow stores them."""
+        task: Any = self
+        for name in self._given.keys() & _OPTIONAL:
+            setattr(task, name, recipients.without_none(self._given[name], getattr(task, name)))
+        if isinstance(self._given.get("security"), str) and task.security is None:
+            task.security = ""  # which is refused: the account's default may be weaker than what was to be given
+        self._hide(self.template_fields, recipients.mask)
+
+    def _hide(self, fields: Collection[str], hide: Any) -> None:
+        task: Any = self
+        if "files" in fields:
+            task.files = wrap_contents(_to_repeatable(task.files), rendered=hide is recipients.mask)
+        if "security_answer" in fields:
+            task.security_answer = hide(task.security_answer)
+        if "recipients" in fields:
+            task.recipients = recipients.mask_phones(_to_repeatable(task.recipients), hide)
+
+    def secrets(self) -> set[str]:
+        """Return the texts that no error of a call may quote."""
+        return set(recipients.find_secrets([getattr(self, name, None) for name in ("security_answer", "recipients")]))
 
     @abstractmethod
     def run_task(self, hook: OutboundTransferHook, context: Context) -> Any:
         """Do the task's work: in each process of an attempt from the beginning."""
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
-        """Return the hook of the connection.
-
-        :param client_options: arguments of :class:`.Client`.
-        """
-        return OutboundTransferHook(self.outbound_transfer_conn_id, **client_options)
+        """Return the hook of the connection, with these arguments of :class:`.Client`."""
+        return OutboundTransferHook(self.outbound_transfer_conn_id, secrets=self.secrets(), **client_options)
 
     def attempt(self, context: Context) -> Attempt:
         """Return what Airflow says of this attempt."""
-        from outbound_transfer.delivery.attempt import Attempt
-
         return Attempt(context, self.outbound_transfer_conn_id, self._claim)
+
+    def begin(self, client: Client, context: Context, delivery_key: str | None = None) -> Delivery:
+        """Return the delivery of this attempt, which has claimed its row."""
+        from outbound_transfer.delivery.delivery import begin_delivery
+        from outbound_transfer.delivery.place import open_rows
+
+        delivery = begin_delivery(client, open_rows(), self.attempt(context), delivery_key)
+        self.report.row = delivery.row
+        return delivery
 
     def execute(self, context: Context) -> Any:
         with self._reporting(context):
             return self._run(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        # A trigger that failed, in a wait after the send perhaps, is no delivery that failed.
-        with self._reporting(context, counts=next_method != "__fail__"):
+        with self._reporting(context, is_sent=next_method == "__fail__"):  # a trigger has failed, and no delivery
             return super().resume_execution(next_method, next_kwargs, context)
 
-    def resume(  # Airflow passes the event
-        self,
-        context: Context,
-        event: Any = None,  # noqa: ARG002
-        *,
-        waited: float = 0.0,
-        claim: int = 0,
-    ) -> Any:
-        """Resume after a deferred wait.
-
-        :param waited: seconds that the task has waited so in all. It has a default because ``dag.test()`` of Airflow
-            3.3 passes the event only.
-        :param claim: of the delivery's row, as the process that was deferred has made it; 0 if it has made none.
-        """
-        self._was_deferred, self._waited, self._claim = True, waited, claim
+    def resume(self, context: Context, event: Any = None, *, waited: float = 0.0, claim: int = 0) -> Any:  # noqa: ARG002
+        """Resume after a deferred wait, with :meth:`_resume_arguments`; ``dag.test()`` of Airflow 3.3 passes none."""
+        self.was_deferred, self._waited, self._claim = True, waited, claim
         return self._run(context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the files, the transfer and its status; OpenLineage's provider calls it, if installed."""
+        """Return the files, the transfer and its status, to OpenLineage's provider."""
         from outbound_transfer.operators.openlineage import delivery_lineage
 
         return delivery_lineage(self, task_instance)
 
     @contextmanager
-    def _reporting(self, context: Context, *, counts: bool = True) -> Iterator[None]:
-        self.report = Report(context, self.outbound_transfer_conn_id, self.log, sends=self.sends, counts=counts)
-        if not self.owns_delivery:
-            yield
-            return
-        with self.report.of_errors():
+    def _reporting(self, context: Context, *, is_sent: bool = False) -> Iterator[None]:
+        self.report = Report(context, self.outbound_transfer_conn_id, self.log, sends=self.sends, is_sent=is_sent)
+        with self.report.of_errors() if self.owns_delivery else nullcontext():
             yield
 
     def _run(self, context: Context) -> Any:
         try:
-            with (
-                fail_without_retry(),
-                self.hook(policy=self._retry_policy(), on_retry=self._on_retry) as hook,
-            ):
+            with fail_without_retry(), self.hook(policy=self._retry_policy(), on_retry=self._on_retry) as hook:
                 return self.run_task(hook, context)
         except DeferRequested as request:
-            trigger = deferral_trigger(request.seconds)
+            from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+
+            trigger = DateTimeTrigger(moment=timezone.utcnow() + timedelta(seconds=request.seconds))
             self.defer(trigger=trigger, method_name="resume", kwargs=self._resume_arguments(request))
 
     def _retry_policy(self) -> RetryPolicy:
-        from outbound_transfer.client.retry import RetryPolicy
+        from outbound_transfer.client.client import RetryPolicy
 
         if self.slot_timeout is None:
             return RetryPolicy()
         return RetryPolicy(slot_timeout=max(to_seconds("slot_timeout", self.slot_timeout) - self._waited, 0.0))
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
-        """Return the arguments of :meth:`resume` after a deferral; JSON can hold them."""
+        """Return the arguments of :meth:`resume`, as JSON has them; the claim of the row is 0 if there is none."""
         claim = self.report.row.claim_number if self.report.row else 0
         return {"waited": self._waited + request.seconds, "claim": claim}
 
     def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
         """Log a wait; one for a slot frees the worker."""
-        from outbound_transfer.client.retry import log_retry
+        from outbound_transfer.client.client import log_retry
 
         log_retry(operation, error, seconds)
         if self.deferrable and error.waits_for_slot:
             raise DeferRequested(seconds)
+
+
+def _to_repeatable(value: Any) -> Any:
+    # The first attempt would consume an iterator: a retry in the same process would deliver less, or to fewer people.
+    return list(value) if isinstance(value, Iterator) and not hasattr(value, "read") else value
+
+
+def new_transfer(task: Any, delivery: Delivery) -> NewTransfer:
+    """Find the recipients, check all arguments, and return the draft to create."""
+    recipients.load_recipients(task, delivery)
+    check_all(task, task.checks)
+    return build_new_transfer(**{name: recipients.unmask(getattr(task, name)) for name in TRANSFER_FIELDS})
+
+
+def find_files(task: Any, spool: Spool, gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
+    """Find the files of a task by its ``find_sources``, and pack them.
+
+    :param gone: takes the errors of files that are gone, if they are only compared with what was sent.
+    """
+    from outbound_transfer.files.content import pack, with_checksums
+
+    sources: Sequence[Source] = task.find_sources(spool, gone)
+    task.log.info("Found %s to deliver", _describe(sources))
+    task.located = [source.location for source in sources if source.location]
+    if not sources and gone is None and task.skips_without_files:
+        raise AirflowSkipException(f"{NOTHING_MATCHES}: nothing is delivered")
+    if gone or not sources:
+        return sources
+    if task.archive:
+        packed = pack(task.archive, sources, spool)
+        task.log.info("Packed %s into %s: %s", _describe(sources), task.archive, format_bytes(packed.size))
+        sources = [packed]
+    return with_checksums(task.checksums, sources, spool) if task.checksums else sources
+
+
+def find_sources(
+    task: Any, spool: Spool, gone: list[OutboundTransferError] | None, results: Sequence[FileSpec] = ()
+) -> list[Source]:
+    """Find each file, and produce what exists nowhere yet: ``results``, and what the argument says."""
+    from outbound_transfer.files.find import parse_files, resolve_files
+
+    missing: list[OutboundTransferError] = []
+    sources = resolve_files([*parse_files(results), *parse_files(task.files)], spool, missing)
+    if gone is not None:
+        gone += missing
+        return sources
+    for error in missing:
+        if task.on_empty != "skip" or not isinstance(error, NothingMatches):
+            raise error
+        task.log.info("Skipped: %s", error)
+    return sources
+
+
+def announce(task: OutboundTransferOperator, client: Client, context: Context) -> None:
+    """Log whether this attempt sends for real, where somebody may not expect it; not again after a deferral."""
+    account = client.settings.account
+    if task.was_deferred:
+        return
+    if client.settings.rehearses:
+        task.log.warning("Rehearsal: nothing is sent to anybody through %s, and the draft is discarded", account)
+    elif is_test_run(context):
+        task.log.warning(
+            "THIS TEST RUN SENDS FOR REAL through %s: so do `airflow dags test`, `airflow tasks test` and "
+            "`dag.test()`, once for each run that they make. To leave the send out, set "
+            "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE=True",
+            account,
+        )
+
+
+@contextmanager
+def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
+    """Turn a skip into an error if the task has sent its transfer, or may have: a skip says that it has not."""
+    try:
+        yield
+    except AirflowSkipException as skip:
+        if delivery.may_have_sent:
+            raise InvalidDelivery(
+                "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What was "
+                f"to skip it: {skip or 'AirflowSkipException'}"
+            ) from skip
+        raise
+
+
+@contextmanager
+def finishing_rehearsal(delivery: Delivery, context: Context) -> Iterator[None]:
+    """Skip the task if the connection rehearses: what runs after a delivery is not to run. Its result is the draft."""
+    try:
+        yield
+    except Rehearsed:
+        draft, memory = delivery.client.get_transfer(delivery.memory.transfer_id), delivery.memory
+        context["ti"].xcom_push("return_value", {**to_delivery_result(draft, memory), "status": REHEARSED})
+        delivery.discard()
+        raise AirflowSkipException(
+            f"Rehearsal: transfer '{draft.id}' with {pluralize(len(draft.files or ()), 'file')} would be sent to "
+            f"{pluralize(len(draft.recipients), 'recipient')} now. Nothing is sent, and the draft is discarded"
+        ) from None
+
+
+def delivery_summary(transfer: Transfer, client: Client, context: Context) -> str:
+    """Return one line about a sent transfer; its seconds count from the start of the attempt, with all waits."""
+    ti = context["ti"]
+    # A task instance of a test may have no usable start: after the send this must not fail.
+    is_started = getattr(ti.start_date, "tzinfo", None)
+    seconds = (timezone.utcnow() - ti.start_date).total_seconds() if is_started else 0.0
+    return (
+        f"Done: {_describe(transfer.files or ())} to {pluralize(len(transfer.recipients), 'recipient')} in "
+        f"{seconds:.1f} s of try {ti.try_number}; transfer {transfer.id}, {link_to(client.settings, transfer.id)}"
+    )
+
+
+def to_delivery_result(transfer: Transfer, memory: Memory) -> dict[str, Any]:
+    """Return what every delivering task returns: the transfer, with security, approval and the digests of its files."""
+    approval = memory.approval if memory.approval and memory.approval.state == "approved" else None
+    return {
+        **to_result(transfer),
+        "files": to_file_results(transfer.files or (), memory.held),
+        "security": memory.security or None,
+        "approval": approval and {"by": approval.by, "at": approval.at},
+    }
+
+
+def to_file_results(files: Iterable[File], held: Mapping[str, Held | None]) -> list[dict[str, Any]]:
+    """Return the records of files with their ``sha256`` in hexadecimal; None if those of the row were erased."""
+    known = [
+        {"id": file.id, "name": name, "size": file.size, "sha256": file.sha256} for name, file in held.items() if file
+    ]
+    return known or [{**to_builtins(file), "sha256": None} for file in files]
+
+
+def _describe(files: Sequence[Source] | Sequence[File]) -> str:
+    return f"{pluralize(len(files), 'file')} ({format_bytes(sum(file.size for file in files))})"

@@ -4,70 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
-from outbound_transfer.client.errors import InvalidState, NotFound
-from outbound_transfer.client.models import to_builtins
+from outbound_transfer.delivery.decision import Act, Phase
+from outbound_transfer.files.content import Spool
 from outbound_transfer.links.transfer import push_link
-from outbound_transfer.operators.arguments import (
-    SLOT_TIMEOUT_CHECK,
-    TRANSFER_ID_CHECK,
-    check_all,
-    check_literals,
-    resolve_transfer_id,
-)
+from outbound_transfer.operators import arguments, base
+from outbound_transfer.operators.arguments import resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
-from outbound_transfer.operators.files import (
-    FILES_CHECKS,
-    FILES_FIELDS,
-    NOTHING_MATCHES,
-    file_finder,
-    given_files,
-    hide_files,
-    prepare_files,
-    sources_of,
-    specs_of,
-)
-from outbound_transfer.operators.new_transfer import (
-    TRANSFER_CHECKS,
-    TRANSFER_FIELDS,
-    given_answer,
-    given_recipients,
-    hide_new_transfer,
-    load_recipients,
-    new_transfer,
-    no_skip_after_send,
-    prepare_new_transfer,
-    secrets_of,
-)
-from outbound_transfer.operators.sending import (
-    RehearsalFinished,
-    announce,
-    delivery_summary,
-    finishing_rehearsal,
-    to_delivery_result,
-)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from outbound_transfer.client.client import Client
-    from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.delivery.row import Row
-    from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.find import ParsedSpec
-    from outbound_transfer.files.sources import Source
     from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId
+    from outbound_transfer.operators.task_arguments import TaskArguments
 
 
 def row_of(client: Client, context: Context, transfer_id: str) -> Row:
-    """Return the row of a draft that another task made.
-
-    :raises WrongTransfer: no delivery of this Airflow has made it; or it was replaced or deleted; or the connection
-        leads to another account than then.
-    """
+    """Return the row of a draft that another task made, and link this task to it; see :func:`.require_row`."""
     from outbound_transfer.delivery.place import open_rows
     from outbound_transfer.delivery.row import require_row
 
@@ -82,20 +41,19 @@ class CreateTransferOperator(OutboundTransferOperator):
     decides whether there may be another. See service-api.md, R22 to R25.
 
     :param subject: not empty.
-    :param recipients: 1 to 250 addresses, or mappings with ``email`` and optionally ``name`` and ``phone``. A template
-        may render to JSON, or to the text of a Python list or mapping. Or the rows of a query:
-        :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`. Duplicate addresses are rejected.
+    :param recipients: 1 to 250 different addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; a
+        template may render JSON or Python. Or :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`.
     :param message: up to 2,000 characters.
     :param security: one of none, email, email_code, question, sms, login; by default, and for None, the account's
-        option. An empty text is refused: what a template without a value gives is no choice of that option.
+        option. An empty text, as a template without a value gives, is refused.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
     :param outbound_transfer_conn_id: the Airflow connection.
     :return: the transfer's id.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, *TRANSFER_FIELDS)
-    checks = TRANSFER_CHECKS
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id", *base.TRANSFER_FIELDS)
+    checks = arguments.TRANSFER_CHECKS
 
     def __init__(
         self,
@@ -107,40 +65,26 @@ class CreateTransferOperator(OutboundTransferOperator):
         security_question: str | None = None,
         security_answer: str | None = None,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
         self.subject: Any = subject
-        self.recipients = given_recipients(self, recipients)
+        self.recipients = recipients
         self.message = message
         self.security = security
         self.security_question = security_question
-        self.security_answer = given_answer(self, security_answer)
-        check_literals(self, self.checks)
-
-    def before_rendering(self, fields: Sequence[str]) -> None:
-        prepare_new_transfer(self)
-        self._given = {name: getattr(self, name) for name in fields}
-
-    def hide_secrets(self) -> None:
-        hide_new_transfer(self, self._given)
-
-    def hook(self, **client_options: Any) -> OutboundTransferHook:
-        return super().hook(secrets=secrets_of(self), **client_options)
+        self.security_answer = security_answer
+        self.check_when_parsed()
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> str:
-        from outbound_transfer.delivery.decision import Act, Phase
+        from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.delivery import Order
-        from outbound_transfer.delivery.keys import begin_delivery
-        from outbound_transfer.delivery.place import open_rows
 
         client = hook.get_conn()
-        delivery = begin_delivery(client, open_rows(), self.attempt(context))
-        self.report.row = delivery.row
-        with no_skip_after_send(delivery):
-            load_recipients(self, delivery)
-            check_all(self, self.checks)
-        if delivery.prepare(Order(new_transfer(self))) is Act.CREATE:
+        delivery = self.begin(client, context)
+        with base.no_skip_after_send(delivery):
+            new = base.new_transfer(self, delivery)
+        if delivery.prepare(Order(new)) is Act.CREATE:
             delivery.row.save(phase=Phase.HANDED_ON)
         push_link(context, client.settings, delivery.memory.transfer_id)
         return delivery.memory.transfer_id
@@ -160,14 +104,13 @@ class AttachFilesOperator(OutboundTransferOperator):
     :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
         it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
     :param outbound_transfer_conn_id: the Airflow connection.
-    :return: the service's file records: ``id``, ``name`` and ``size`` in bytes, in the order of ``files``.
+    :return: for each file, in the order of ``files``: ``id``, ``name``, ``size`` in bytes and ``sha256`` (hexadecimal;
+        None after an erasure).
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id", *FILES_FIELDS)
-    checks = (TRANSFER_ID_CHECK, *FILES_CHECKS)
-
-    #: Paths and URIs of the files that this try has found.
-    located: Sequence[str] = ()
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", *base.FILES_FIELDS)
+    checks = (arguments.TRANSFER_ID_CHECK, *arguments.FILES_CHECKS)
+    find_sources = base.find_sources
 
     def __init__(
         self,
@@ -179,50 +122,29 @@ class AttachFilesOperator(OutboundTransferOperator):
         on_empty: str = "fail",
         max_parallel_uploads: int = 4,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
         self.transfer_id = transfer_id
-        self.files = given_files(self, files)
+        self.files: Any = files
         self.archive = archive
         self.checksums = checksums
         self.on_empty = on_empty
         self.max_parallel_uploads = max_parallel_uploads
-        check_literals(self, self.checks)
-
-    def before_rendering(self, fields: Sequence[str]) -> None:
-        if "files" in fields:
-            prepare_files(self)
-        self._given = {name: getattr(self, name) for name in fields}
-
-    def hide_secrets(self) -> None:
-        hide_files(self, self._given)
-
-    def file_specs(self) -> list[ParsedSpec]:
-        """Return what is to be attached; nothing is read or produced."""
-        return specs_of(self)
-
-    def find_sources(
-        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
-    ) -> list[Source]:
-        """Find the files; see :func:`.sources_of`."""
-        return sources_of(self, specs, spool, gone)
+        self.check_when_parsed()
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> list[dict[str, Any]]:
         from outbound_transfer.delivery.draft import Filling
-        from outbound_transfer.files.content import Spool
 
+        arguments.check_all(self, self.checks)
+        client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
+        row = self.report.row = row_of(client, context, transfer_id)
+        filling = Filling(client, row, transfer_id, attempt.name)
         with Spool() as spool:
-            check_all(self, self.checks)
-            find = file_finder(self, spool)
-            client, attempt, transfer_id = hook.get_conn(), self.attempt(context), resolve_transfer_id(self.transfer_id)
-            row = self.report.row = row_of(client, context, transfer_id)
-            filling = Filling(client, row, transfer_id, attempt.name)
-            records = filling.attach(find, int(self.max_parallel_uploads))
-        if not records:
-            raise AirflowSkipException(NOTHING_MATCHES)
-        result: list[dict[str, Any]] = to_builtins(records)
-        return result
+            files = filling.attach(partial(base.find_files, self, spool), int(self.max_parallel_uploads))
+        if not files:
+            raise AirflowSkipException(base.NOTHING_MATCHES)
+        return base.to_file_results(files, filling.files)
 
 
 class SendTransferOperator(OutboundTransferOperator):
@@ -237,17 +159,12 @@ class SendTransferOperator(OutboundTransferOperator):
         ``transfer_limit_reached``), or for the answer of a person who is asked to approve the draft.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: free the worker slot while the task waits for a slot of the account.
-    :return: the sent transfer as a mapping with the fields of service-api.md, R11, with ``not_picked_up``, ``security``
+    :return: the sent transfer: the fields of service-api.md, R11, with ``not_picked_up``, ``security``, ``approval``
         and the ``sha256`` of each file.
     """
 
-    template_fields: Sequence[str] = (
-        *OutboundTransferOperator.template_fields,
-        "transfer_id",
-        "approval",
-        "slot_timeout",
-    )
-    checks = (TRANSFER_ID_CHECK, SLOT_TIMEOUT_CHECK)
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id", "approval", "slot_timeout")
+    checks = (arguments.TRANSFER_ID_CHECK, arguments.SLOT_TIMEOUT_CHECK)
     sends = True
 
     def __init__(
@@ -258,17 +175,16 @@ class SendTransferOperator(OutboundTransferOperator):
         slot_timeout: timedelta = timedelta(hours=1),
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = DEFAULT_DEFERRABLE,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
         self.transfer_id = transfer_id
         self.approval = approval
         self._needs_approval = approval is not None  # a task that was skipped or failed has no result
         self.slot_timeout = slot_timeout
-        check_literals(self, self.checks)
+        self.check_when_parsed()
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
-        from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.row import Approval, require_draft
 
@@ -281,38 +197,36 @@ class SendTransferOperator(OutboundTransferOperator):
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
         if self._needs_approval and row.memory.approval is None:
             row.save(approval=Approval())
-        if not self._was_deferred:
-            announce(client, context, self.log)
+        base.announce(self, client, context)
         delivery = Delivery(client, row, attempt)
-        try:
-            with finishing_rehearsal(client, context, row):
-                transfer = delivery.send()
-        except RehearsalFinished:
-            delivery.discard()
-            raise
+        with base.finishing_rehearsal(delivery, context):
+            transfer = delivery.send()
         self.report.is_sent = True
-        self.log.info("%s", delivery_summary(transfer, context["ti"], client.settings))
-        return to_delivery_result(transfer, row.memory)
+        if delivery.has_sent:
+            self.log.info("%s", base.delivery_summary(transfer, client, context))
+        return base.to_delivery_result(transfer, row.memory)
 
 
 class DiscardTransferOperator(OutboundTransferOperator):
     """Remove a draft that its run will not send, in a task that runs also if those before it failed.
 
     ``deliver >> discard.as_teardown()`` is such a task, and ``send >> discard.as_teardown(setups=create)`` for a draft
-    that ``create`` made; the run's state stays that of the others. A sent transfer is left alone: what the service
-    has removed as a draft was not sent, and cannot be any more.
+    that ``create`` made; the run's state stays that of the others. A sent transfer is left alone.
 
     :param transfer_id: the draft; empty if its task created none, then nothing is done.
     :param outbound_transfer_conn_id: the Airflow connection.
     :return: False if the transfer was sent; True if the draft was removed, or is gone.
     """
 
-    template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "transfer_id")
-
+    template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id")
     owns_delivery = False
 
     def __init__(
-        self, *, transfer_id: TransferId | None, outbound_transfer_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any
+        self,
+        *,
+        transfer_id: TransferId | None,
+        outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
         self.transfer_id = transfer_id
@@ -321,7 +235,6 @@ class DiscardTransferOperator(OutboundTransferOperator):
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
             self.log.info("No draft was created; nothing to discard")
             return True
-        from outbound_transfer.delivery.decision import Phase
         from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import find_row, require_draft
@@ -333,18 +246,10 @@ class DiscardTransferOperator(OutboundTransferOperator):
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, *Phase))
             is_removed = Delivery(client, row, attempt).discard()
         else:  # made outside of this Airflow, or forgotten
-            is_removed = self._discard(client, transfer_id)
-        if is_removed:
-            self.log.info("Transfer %s: the draft is removed", transfer_id)
-        else:
-            self.log.info("Transfer %s: it was sent, so it is left alone", transfer_id)
+            transfer = client.find_transfer(transfer_id)
+            is_removed = transfer is None or transfer.is_draft
+            if transfer and is_removed:
+                client.discard_transfer(transfer_id)
+        outcome = "the draft is removed" if is_removed else "it was sent, so it is left alone"
+        self.log.info("Transfer %s: %s", transfer_id, outcome)
         return is_removed
-
-    def _discard(self, client: Client, transfer_id: str) -> bool:
-        try:
-            client.discard_transfer(transfer_id)
-        except InvalidState:
-            return False
-        except NotFound as error:
-            self.log.warning("%s", error)
-        return True

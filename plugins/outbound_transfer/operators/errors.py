@@ -1,19 +1,42 @@
-"""Decide which errors fail a task without a retry: the one place that turns them into Airflow's."""
+"""Which errors fail a task without a retry, and what an error or a skip tells of the task's transfer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import copy
+from typing import TYPE_CHECKING, Final
 
-from outbound_transfer.airflow_compat.names import AirflowFailException
-from outbound_transfer.client.errors import (
-    AlreadyDelivered,
-    CallError,
-    FileConflict,
-    InvalidDelivery,
-    TaskNotRunning,
-    WrongTransfer,
+import msgspec
+
+from outbound_transfer.airflow_compat import names
+from outbound_transfer.client import errors as client
+from outbound_transfer.client.models import OUTCOME_KEY, TransferOutcome, to_builtins
+from outbound_transfer.delivery.attempt import TaskTry
+from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.observability import metrics
+from outbound_transfer.store import errors as store
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.types import Logger
+
+    from outbound_transfer.delivery.delivery import Delivery
+    from outbound_transfer.delivery.row import Row
+    from outbound_transfer.operators.wait import Pickup
+
+#: Errors that a retry would meet again.
+_FINAL: Final = (
+    client.AlreadyDelivered,
+    client.FileConflict,
+    client.InvalidDelivery,
+    client.InvalidSettings,
+    client.TaskNotRunning,
+    client.WrongTransfer,
+    store.NoDeliveriesTable,
+    store.UnsupportedDatabase,
+    store.UnusableDatabase,
+    store.WarehouseError,
 )
 
 
@@ -27,55 +50,127 @@ class DeferRequested(Exception):
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """Fail the task without a retry if a retry would fail in the same way (service-api.md, R50).
-
-    :raises AirflowFailException: instead of such an error, with its text.
-    """
+    """Raise an AirflowFailException instead of an error that a retry would meet again (service-api.md, R50)."""
     try:
         yield
     except Exception as error:
-        if fails_without_retry(error):
-            raise AirflowFailException(str(error)) from _without_text(error)
-        raise
-
-
-def _without_text(error: Exception) -> Exception:
-    """Return an error of the same class, for callbacks; with its text as well, a log would have that twice."""
-    cause = copy(error)
-    cause.args = ()
-    return cause.with_traceback(error.__traceback__)
+        if not fails_without_retry(error):
+            raise
+        # Of the same class, for callbacks; with its text as well, a log would have that twice.
+        cause = copy(error)
+        cause.args = ()
+        raise names.AirflowFailException(str(error)) from cause.with_traceback(error.__traceback__)
 
 
 def fails_without_retry(error: BaseException) -> bool:
-    """Return whether a retry would fail in the same way (service-api.md, R50)."""
-    # Loaded with the first task: a DAG file that is only parsed does not need them.
-    from outbound_transfer.client.errors import InvalidSettings
-    from outbound_transfer.store.errors import NoDeliveriesTable, UnsupportedDatabase, UnusableDatabase
-
-    if isinstance(error, CallError):
+    """Return whether a retry would fail in the same way: not after a moved cursor, or while a file is in use."""
+    if isinstance(error, client.CallError):
         return not error.is_transient
-    final = (InvalidDelivery, FileConflict, WrongTransfer, AlreadyDelivered, TaskNotRunning)
-    return isinstance(error, (*final, InvalidSettings, NoDeliveriesTable, UnsupportedDatabase, UnusableDatabase))
+    return isinstance(error, _FINAL) and not isinstance(error, store.CursorMoved | store.WarehouseBusy)
 
 
 @contextmanager
 def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
-    """Fail the task as :func:`fail_without_retry` does, and on the warehouse's errors too.
-
-    A cursor that another run moved, a file that is in use, and a database that fails are left to the task's retries.
-
-    :raises DatabaseFailed: instead of an error of the database, whose text may quote the row.
-    """
+    """Fail as :func:`fail_without_retry` does, and without the text of a driver's error, which may quote the row."""
     from sqlalchemy.exc import DBAPIError
-
-    from outbound_transfer.store.errors import CursorMoved, DatabaseFailed, WarehouseBusy, WarehouseError, words_of
 
     try:
         with fail_without_retry():
             yield
-    except (CursorMoved, WarehouseBusy):
-        raise
     except DBAPIError as error:
-        raise DatabaseFailed(f"The database failed with {words_of(error)}") from None
-    except WarehouseError as error:
-        raise AirflowFailException(str(error)) from _without_text(error)
+        raise store.DatabaseFailed(f"The database failed with {store.words_of(error)}") from None
+
+
+class Report:
+    """What one process of a task does with a transfer, for its errors. Its fields are set as they become known.
+
+    :ivar reader: has the transfer as it was last read; None if the task reads none.
+    :ivar transfer_id: of the draft that the task is to send, or of the transfer; "" before it is known.
+    :ivar is_sent: whether the transfer was sent: what fails from then on is no delivery.
+    """
+
+    def __init__(self, context: Context, conn_id: str, log: Logger, *, sends: bool, is_sent: bool) -> None:
+        self._context, self._conn_id, self._log, self._sends, self.is_sent = context, conn_id, log, sends, is_sent
+        self.row: Row | None = None
+        self.reader: Delivery | Pickup | None = None
+        self.transfer_id = ""
+
+    @contextmanager
+    def of_errors(self) -> Iterator[None]:
+        """Report an error or a skip that ends the block. An error's text names what was sent, or may have been."""
+        from outbound_transfer.delivery.shown import emit_in_doubt, show_error
+
+        with report_outcome(self._context, self._outcome):
+            try:
+                yield
+            except (names.TaskDeferred, names.AirflowRescheduleException, names.AirflowSkipException):
+                raise
+            except BaseException as error:
+                in_doubt = self._find_in_doubt()
+                if not self.is_sent:
+                    metrics.DELIVERIES.emit(outcome="in_doubt" if in_doubt else "failed", conn_id=self._conn_id)
+                if self.row:
+                    show_error(self.row.rows, self.row.key, error)
+                self._name_transfer(error, in_doubt)
+                raise
+            finally:
+                emit_in_doubt(self._conn_id)
+
+    def _outcome(self, error: BaseException) -> TransferOutcome | None:
+        transfer_id, transfer = self._find_in_doubt() or self.transfer_id, self.reader and self.reader.transfer
+        if transfer and not (transfer.is_draft and transfer_id):  # a draft may be one no longer
+            return TransferOutcome.from_transfer(transfer, str(error))
+        return TransferOutcome(transfer_id, str(error)) if transfer_id else None
+
+    def _find_in_doubt(self) -> str:
+        """Return the id of what this task has sent or may have sent; "" if it has sent nothing."""
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import read_memory
+
+        with suppress(Exception):  # what is wrong may be the table
+            if self._sends:
+                memory = self.row.memory if self.row else read_memory(open_rows(), TaskTry.of(self._context).task)
+                return memory.transfer_id if memory.phase is Phase.SENDING else ""
+        return ""
+
+    def _name_transfer(self, error: BaseException, in_doubt: str) -> None:
+        """Let the text of an error say what was sent, or may have been; it stays the error that it is."""
+        text = str(error)
+        if self.is_sent and self.transfer_id:
+            text = f"Transfer {self.transfer_id} was sent. {text}"
+        elif in_doubt and (in_doubt not in text or isinstance(error, client.CallError)):
+            end = "" if text.endswith((".", "!", "?")) or not text else "."
+            doubt = f"Transfer {in_doubt} may nevertheless have been sent; the next attempt checks before it sends."
+            text = f"{text}{end} {doubt}".strip()
+        else:
+            return
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            self._log.error("%s", text)  # Airflow does not show the text of SystemExit
+        if isinstance(error, SystemExit):
+            return
+        arguments, error.args = error.args, (text,)
+        if text not in str(error):  # its class makes its own text
+            error.args = arguments
+            raise names.AirflowException(text) from error
+
+
+@contextmanager
+def report_outcome(context: Context, find_outcome: Callable[[BaseException], TransferOutcome | None]) -> Iterator[None]:
+    """Push the outcome of the transfer as an XCom if an error or a skip ends the block.
+
+    The error has it as its attribute ``outcome``, and for short ``transfer_id`` and ``not_picked_up``.
+    """
+    try:
+        yield
+    except names.AirflowRescheduleException:
+        raise
+    except (Exception, names.AirflowTaskTimeout) as error:
+        with suppress(Exception):  # the error matters more
+            if outcome := find_outcome(error):
+                # The text may be a database driver's; an XCom is not masked as a log is.
+                outcome = msgspec.structs.replace(outcome, reason=str(names.redact(outcome.reason)))
+                vars(error).update(
+                    outcome=outcome, transfer_id=outcome.transfer_id, not_picked_up=outcome.not_picked_up
+                )
+                context["ti"].xcom_push(OUTCOME_KEY, to_builtins(outcome))
+        raise

@@ -1,40 +1,45 @@
-"""Recipients that are not known before the task runs."""
+"""Recipients of a delivery, also from a query; and how to hide their phones and a security answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from itertools import chain, islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from outbound_transfer.airflow_compat import names
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.new_transfer import MAX_RECIPIENTS, RECIPIENT_FIELDS
-from outbound_transfer.client.wording import redact
-from outbound_transfer.operators.masking import mask_literals, mask_phones, unmask
+from outbound_transfer.client.new_transfer import MAX_RECIPIENTS, RECIPIENT_FIELDS, show_address
+from outbound_transfer.wording import pluralize, redact
 
-ON_EMPTY: Final = ("fail", "skip")
+if TYPE_CHECKING:
+    from outbound_transfer.delivery.delivery import Delivery
+
+_TEMPLATE: Final = re.compile("{[{%#]")  # an expression, a statement or a comment of Jinja
 
 
 class RecipientsFromSql:
     """The recipients of a delivery, as the rows of a query: an operator's argument ``recipients``.
 
-    The query runs in the worker, in each try, before anything is created. Its columns are ``email`` and optionally
-    ``name`` and ``phone``, in any case and order. A try that finds other recipients than the one before is a try with
-    other input: it discards an unsent draft, and after a send it fails.
+    The query runs in each attempt, before anything is created. Its columns are ``email`` and optionally ``name`` and
+    ``phone``, in any case and order. An attempt that finds other recipients than the one before discards an unsent
+    draft, and fails after a send.
 
     :param sql: the query, a template. Leave values to ``parameters``, which the database's driver quotes.
     :param conn_id: connection of a SQL database, a template.
-    :param parameters: values for the query's placeholders, in the form that the driver takes; templates. They are
-        never shown.
+    :param parameters: values for the query's placeholders, as the driver takes them; templates, and never shown.
     :param on_empty: outcome of the task if the query returns no row: ``fail`` or ``skip``.
-    :raises ValueError: ``on_empty`` is neither.
     """
 
     template_fields: Sequence[str] = ("sql", "conn_id", "parameters")
 
     def __init__(self, *, sql: str, conn_id: str, parameters: Any = None, on_empty: str = "fail") -> None:
-        if on_empty not in ON_EMPTY:
-            raise ValueError(f"on_empty must be one of {', '.join(ON_EMPTY)}, not {on_empty!r}")
+        if on_empty not in ("fail", "skip"):
+            raise ValueError(f"on_empty must be one of fail, skip, not {on_empty!r}")
         self.sql = sql
         self.conn_id = conn_id
         self.parameters = parameters
@@ -43,20 +48,8 @@ class RecipientsFromSql:
     def __repr__(self) -> str:
         return f"RecipientsFromSql(sql={self.sql!r}, conn_id={self.conn_id!r})"
 
-    def of_one_task(self) -> RecipientsFromSql:
-        """Return a copy whose templates a task may render in place; it shows no parameters."""
-        own = copy(self)
-        own.parameters = mask_literals(self.parameters)
-        return own
-
     def load(self) -> list[dict[str, Any]]:
-        """Run the query.
-
-        :return: a mapping for each row, without the fields that are NULL.
-        :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
-        :raises QueryError: the database cannot be reached, or refuses the query.
-        :raises InvalidDelivery: the columns are not those of a recipient, or the rows are more than the service takes.
-        """
+        """Run the query; return a mapping for each row, without the fields that are NULL."""
         from outbound_transfer.queries.connection import query_result
         from outbound_transfer.queries.errors import QueryError
 
@@ -64,7 +57,12 @@ class RecipientsFromSql:
         try:
             with query_result(self.conn_id, self.sql, parameters, is_personal=True) as result:
                 columns = [column.lower() for column in result.columns]
-                _check_columns(columns, parameters)
+                if "email" not in columns or len(set(columns)) < len(columns) or not set(columns) <= RECIPIENT_FIELDS:
+                    found = redact(", ".join(columns), _texts(parameters))[:200] or "nothing"
+                    raise InvalidDelivery(
+                        "The query for the recipients must return the column email, optionally name and phone, and no "
+                        f"other, not {found}"
+                    )
                 all_rows = chain.from_iterable(zip(*batch, strict=True) for batch in result.batches)
                 rows = list(islice(all_rows, MAX_RECIPIENTS + 1))
         except QueryError as error:
@@ -78,15 +76,133 @@ class RecipientsFromSql:
         ]
 
 
-def mask_recipients(recipients: Any) -> Any:
-    """Mask the phones of the recipients, unless a query is to find them: it shows nothing."""
-    return recipients if isinstance(recipients, RecipientsFromSql) else mask_phones(recipients)
+def load_recipients(task: Any, delivery: Delivery) -> None:
+    """Run the query for the recipients of a task, if there is one; from then on their phones are masked."""
+    query = task.recipients
+    if not isinstance(query, RecipientsFromSql):
+        return
+    rows = query.load()
+    task.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
+    if not rows:
+        reason = "The query for the recipients returned no row: nothing is delivered"
+        raise names.AirflowSkipException(reason) if query.on_empty == "skip" else InvalidDelivery(reason)
+    task.recipients = mask_phones(rows)
+    delivery.client.secrets.update(find_secrets(task.recipients))
 
 
-def _check_columns(columns: list[str], parameters: Any = None) -> None:
-    values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
-    if "email" not in columns or len(set(columns)) < len(columns) or not set(columns) <= RECIPIENT_FIELDS:
-        raise InvalidDelivery(
-            "The query for the recipients must return the column email, optionally name and phone, and no other, not "
-            f"{redact(', '.join(columns), map(str, values))[:200] or 'nothing'}"
-        )
+class MaskedValue:
+    """Wraps a secret of any type, which Airflow and logs show as ``***``. A ``__dict__`` would show it."""
+
+    __slots__ = ("secret",)
+
+    def __init__(self, secret: Any) -> None:
+        self.secret = secret
+
+    def __repr__(self) -> str:
+        return "***"
+
+
+def mask(value: Any) -> Any:
+    """Wrap a secret, and have the task's log mask it. None and "" are returned as they are."""
+    if value is None or value == "" or isinstance(value, MaskedValue) or hasattr(value, "resolve"):
+        return value  # the last is another task's result, which is not there yet
+    for text in _texts(value):
+        names.mask_secret(text)
+    return MaskedValue(value)
+
+
+def parse_text(given: Any) -> Any:
+    """Parse a text of JSON or Python, as templates with ``var.value`` or ``var.json`` render it; else return it."""
+    if not isinstance(given, str) or not given.lstrip().startswith(("[", "{", "(")):
+        return given
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            value = read(given.strip())
+            # The order of a set differs between processes, so each try of a task would make another delivery.
+            return value if isinstance(value, list | tuple | dict) else given
+    return given
+
+
+def mask_phones(recipients: Any, hide: Callable[[Any], Any] = mask) -> Any:
+    """Wrap everything about recipients that is neither an address nor a name; texts of JSON or Python are parsed.
+
+    :param hide: wraps a value; :func:`mask_literals` before templates are rendered.
+    """
+    if isinstance(recipients, RecipientsFromSql):
+        own = copy(recipients)  # whose templates are rendered in place
+        own.parameters = mask_literals(own.parameters)
+        return own
+    if hide is mask or not is_template(recipients):
+        recipients = parse_text(recipients)
+    if isinstance(recipients, str):
+        return recipients if show_address(recipients) == recipients else hide(recipients)
+    if isinstance(recipients, Mapping):
+        return {field: value if _may_show(field, value) else hide(value) for field, value in recipients.items()}
+    # Any iterable, as the protocol accepts it: the XComs of mapped tasks come as a sequence of Airflow's own.
+    is_listed = isinstance(recipients, Iterable) and not isinstance(recipients, bytes | bytearray)
+    if is_listed and not hasattr(recipients, "resolve"):
+        return [mask_phones(recipient, hide) for recipient in recipients]
+    return hide(recipients)
+
+
+def mask_literals(value: Any) -> Any:
+    """Wrap every text and number in plain data that is no template."""
+    if isinstance(value, Mapping | list | tuple):
+        return _with_each(value, mask_literals)
+    return mask(value) if isinstance(value, str | bytes | int | float) and not is_template(value) else value
+
+
+def is_template(value: Any) -> bool:
+    """Return whether Jinja would find something to render in a text."""
+    return isinstance(value, str) and bool(_TEMPLATE.search(value))
+
+
+def without_none(template: Any, value: Any) -> Any:
+    """Return a rendered value with None for the text "None" that Airflow makes of a template without a value."""
+    if is_template(template):
+        return None if value == "None" else value
+    if isinstance(template, Mapping) and isinstance(value, Mapping):
+        return {key: without_none(template.get(key), each) for key, each in value.items()}
+    if isinstance(template, list | tuple) and isinstance(value, list | tuple) and len(template) == len(value):
+        return [without_none(*each) for each in zip(template, value, strict=True)]
+    return value
+
+
+def unmask(value: Any) -> Any:
+    """Return ``value`` with every wrapped secret in it unwrapped, for the call that needs it."""
+    if isinstance(value, Mapping | list | tuple):
+        return _with_each(value, unmask)
+    return value.secret if isinstance(value, MaskedValue) else value
+
+
+def find_secrets(value: Any) -> Iterator[str]:
+    """Yield the texts that are wrapped in ``value``."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, MaskedValue):
+            yield from _texts(leaf.secret)
+
+
+def _may_show(field: str, value: Any) -> bool:
+    return isinstance(value, str) and (field == "name" or (field == "email" and show_address(value) == value))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for leaf in _leaves(value):
+        if isinstance(leaf, bytes | bytearray):
+            yield leaf.decode("utf-8", "replace")
+        elif isinstance(leaf, str | int | float):
+            yield str(leaf)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _with_each(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: change(item) for key, item in value.items()}
+    return (tuple if isinstance(value, tuple) else list)(map(change, value))

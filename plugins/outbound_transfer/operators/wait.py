@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from outbound_transfer.airflow_compat.names import (
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    timezone,
-)
+from outbound_transfer.airflow_compat import names
 from outbound_transfer.client.errors import CallError
-from outbound_transfer.client.models import Transfer
-from outbound_transfer.client.outcomes import TransferOutcome, describe, status_hint
+from outbound_transfer.client.models import Transfer, TransferOutcome, describe, status_hint
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.operators.arguments import Check, require_choice, to_seconds
+from outbound_transfer.operators.arguments import choice, to_seconds
 from outbound_transfer.operators.errors import fail_without_retry
 from outbound_transfer.waiting.wait import FAIL, OUTCOMES, SKIP, Rules, WaitEnd, skip_reason, wait_outcome
 
@@ -31,13 +25,7 @@ if TYPE_CHECKING:
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)
 
-#: Ends a wait that finds another transfer under the id than the one that was sent.
-_OTHER_TRANSFER: Final = "Under its id the connection leads to another transfer now, whose status is not this one's."
-
-OUTCOME_CHECKS: Final = (
-    Check(("on_expired",), lambda outcome: require_choice("on_expired", outcome, OUTCOMES)),
-    Check(("on_canceled",), lambda outcome: require_choice("on_canceled", outcome, OUTCOMES)),
-)
+OUTCOME_CHECKS: Final = (choice("on_expired", *OUTCOMES), choice("on_canceled", *OUTCOMES))
 
 
 class Pickup:
@@ -51,9 +39,8 @@ class Pickup:
     def __init__(self, task: Any, transfer_id: str, context: Context) -> None:
         self._task, self._context, self.transfer_id = task, context, transfer_id
         self._rules = Rules(task.on_expired, task.on_canceled, bool(task.accept_partial))
-        self._interval = to_seconds("poke_interval", task.poke_interval)
-        timeout = NO_TIMEOUT if task.timeout is None else task.timeout
-        self._timeout = min(to_seconds("timeout", timeout), NO_TIMEOUT.total_seconds())
+        self._interval, longest = to_seconds("poke_interval", task.poke_interval), NO_TIMEOUT.total_seconds()
+        self._timeout = longest if task.timeout is None else min(to_seconds("timeout", task.timeout), longest)
         self.transfer: Transfer | None = None
         self._told = ""
 
@@ -61,31 +48,25 @@ class Pickup:
         """Return when the wait times out: stored, so that it survives a retry. A clear restarts it."""
         from outbound_transfer.delivery.row import keep_deadline
 
-        return keep_deadline(self._context, timezone.utcnow() + timedelta(seconds=self._timeout))
+        return keep_deadline(self._context, names.timezone.utcnow() + timedelta(seconds=self._timeout))
 
     def run(self, hook: OutboundTransferHook, transfer: Transfer) -> Transfer:
-        """Wait for a transfer that was just read, and return it as last read.
+        """Wait for a transfer that was just read, or defer; return it as last read.
 
-        :raises TaskDeferred: the task is deferrable.
-        :raises AirflowFailException, AirflowSkipException, AirflowSensorTimeout: see :meth:`is_over`; the deadline has
-            passed.
+        :raises AirflowSensorTimeout: the deadline has passed.
         """
         deadline, self.transfer = self.deadline(), transfer
         if self._task.deferrable and self._rules.outcome_of(transfer) is None:
             self.defer()
         while not self.is_over(transfer):
-            if timezone.utcnow() >= deadline:
+            if names.timezone.utcnow() >= deadline:
                 raise timed_out(transfer)
             time.sleep(self._interval)
             transfer = self.poll(hook) or transfer
         return transfer
 
     def poll(self, hook: OutboundTransferHook) -> Transfer | None:
-        """Read the transfer once.
-
-        :return: None after a transient error, which does not end the wait.
-        :raises AirflowFailException: the key is refused, or does not see the transfer.
-        """
+        """Read the transfer once; return None after a transient error, which does not end the wait."""
         try:
             with fail_without_retry():
                 return hook.get_transfer(self.transfer_id)
@@ -100,43 +81,38 @@ class Pickup:
         """
         conn_id, self.transfer = self._task.outbound_transfer_conn_id, transfer
         if self._told != (line := describe(transfer)):
+            from outbound_transfer.delivery.shown import show
+
             self._told, hint = line, status_hint(transfer)
             self._task.log.log(logging.WARNING if hint else logging.INFO, "%s%s", line, hint)
-            from outbound_transfer.delivery.shown import show  # not with a Dag file: it loads SQLAlchemy
-
-            show(conn_id, self._account, {transfer.id: transfer})
+            show(conn_id, lambda: OutboundTransferHook(conn_id).read_settings().account, {transfer.id: transfer})
         outcome = self._rules.outcome_of(transfer)
         if outcome is not None:
             metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=conn_id)
         if outcome == FAIL:
-            raise AirflowFailException(f"Not delivered to all: {line}")
+            raise names.AirflowFailException(f"Not delivered to all: {line}")
         if outcome == SKIP:
-            raise AirflowSkipException(skip_reason(transfer))
+            raise names.AirflowSkipException(skip_reason(transfer))
         return outcome is not None
 
     def defer(self, *, end_from_trigger: bool = False) -> None:
-        """Wait in the triggerer, on the poll that all waits of the connection share.
-
-        :param end_from_trigger: finish a success or a skip without a worker.
-        :raises TaskDeferred: always.
-        """
+        """Wait in the triggerer, which may finish a success or a skip without a worker."""
         from outbound_transfer.triggers.transfer import TransferTrigger
 
-        deadline = self.deadline()
+        deadline = self.deadline().isoformat()
         trigger = TransferTrigger(
             transfer_id=self.transfer_id,
             outbound_transfer_conn_id=self._task.outbound_transfer_conn_id,
             poke_interval=self._interval,
-            deadline=deadline.isoformat(),
+            deadline=deadline,
             rules=self._rules._asdict(),
             end_from_trigger=end_from_trigger,
             push_xcom=self._task.do_xcom_push,
         )
-        has_timeout = self._timeout < NO_TIMEOUT.total_seconds()
         self._task.log.info(
             "Waiting for transfer %s until %s, without a worker slot; polled every %g s",
             self.transfer_id,
-            deadline.isoformat(timespec="seconds") if has_timeout else "it finishes",
+            deadline if self._timeout < NO_TIMEOUT.total_seconds() else "it finishes",
             self._interval,
         )
         self._task.defer(trigger=trigger, method_name="execute_complete")
@@ -145,15 +121,15 @@ class Pickup:
         """Return the transfer of the trigger's event, which is validated like any input from outside.
 
         :param is_meant: whether a transfer is the one that was sent: its id alone does not say so.
-        :raises AirflowFailException, AirflowSkipException: see :meth:`is_over`; the service refused; it is another.
-        :raises AirflowSensorTimeout: the deadline has passed.
         """
         end = msgspec.convert(event, WaitEnd)
         if end.transfer and not is_meant(end.transfer):
-            raise AirflowFailException(_OTHER_TRANSFER)
+            raise names.AirflowFailException(
+                "Under its id the connection leads to another transfer now, whose status is not this one's."
+            )
         self.transfer = end.transfer
         if end.status == "error":
-            raise AirflowFailException(end.message)
+            raise names.AirflowFailException(end.message)
         if end.status == "finished" and end.transfer and self.is_over(end.transfer):
             return end.transfer
         raise timed_out(end.transfer)
@@ -164,11 +140,8 @@ class Pickup:
             return TransferOutcome.from_transfer(self.transfer, str(error))
         return TransferOutcome(self.transfer_id, str(error))
 
-    def _account(self) -> str:
-        return OutboundTransferHook(self._task.outbound_transfer_conn_id).read_settings().account
 
-
-def timed_out(transfer: Transfer | None) -> AirflowSensorTimeout:
-    """Return the error of a wait whose timeout has passed; None if the transfer was never read."""
+def timed_out(transfer: Transfer | None) -> names.AirflowSensorTimeout:
+    """Return the error of a wait whose timeout has passed."""
     status = describe(transfer) + status_hint(transfer) if transfer else "the service could not be reached"
-    return AirflowSensorTimeout(f"Timed out waiting: {status}. Raise timeout to wait longer.")
+    return names.AirflowSensorTimeout(f"Timed out waiting: {status}. Raise timeout to wait longer.")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from outbound_transfer.assets.outbound_transfer import iceberg_asset
+from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, iceberg_asset
 from outbound_transfer.operators.arguments import Check, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
-from outbound_transfer.store.naming import check_table
+from outbound_transfer.store.config import check_table
 from outbound_transfer.transfers.event_feed import FEED_CHECKS, EventFeedOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.operators.task_arguments import TaskArguments
     from outbound_transfer.store.destination import EventDestination
 
 
@@ -23,16 +23,14 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     """Load the event feed into an Iceberg table, from the stored cursor to the end, every page exactly once.
 
     Each page is one commit: its events, its rejected lines, and the cursor, which is a property of the table. The
-    table is created at first use. To read the feed again from its beginning: ``outbound-transfer feed reset --to 0``,
-    which also deletes the rows.
+    table is created at first use. An event that the feed repeats on another page is there once for each page. To read
+    the feed again from its beginning: ``outbound-transfer feed reset --to 0``, which also deletes the rows.
 
-    A run that loaded events emits an asset event for the table
-    (:func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`). Its ``extra`` is the operator's return value,
-    and ``account``.
+    A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`, with
+    the operator's return value and ``account`` as its ``extra``.
 
-    An event that the feed repeats on another page is there once for each page. An ``X-Next-Cursor`` that is further
-    beyond the lines of its page than those before it is stored only after a second response, a minute later,
-    claims about as much.
+    An ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
+    response, a minute later, claims about as much.
 
     :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).
     :param table: namespace and table, such as ``lake.outbound_transfer_events``. The namespace exists.
@@ -63,19 +61,12 @@ class EventFeedToIcebergOperator(EventFeedOperator):
         max_rejected: int | None = 100,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = DEFAULT_DEFERRABLE,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
-        super().__init__(
-            account=account,
-            max_pages=max_pages,
-            max_rejected=max_rejected,
-            outbound_transfer_conn_id=outbound_transfer_conn_id,
-            deferrable=deferrable,
-            **kwargs,
-        )
-        self.iceberg_conn_id = iceberg_conn_id
-        self.table = table
-        self.keep_snapshots_for = keep_snapshots_for
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
+        self.add_outlets([LOADED_ALIAS])
+        self.iceberg_conn_id, self.table, self.keep_snapshots_for = iceberg_conn_id, table, keep_snapshots_for
+        self.account, self.max_pages, self.max_rejected = account, max_pages, max_rejected
         check_literals(self, self.checks)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
@@ -84,15 +75,13 @@ class EventFeedToIcebergOperator(EventFeedOperator):
 
         return loading_lineage("events", f"iceberg://{self.iceberg_conn_id}", (self.table,), self)
 
-    def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
+    def _open_destination(self, account: str) -> EventDestination:
         from outbound_transfer.lake.catalog import open_catalog
 
         catalog = open_catalog(self.iceberg_conn_id)  # says what to install before pyiceberg is imported
         from outbound_transfer.lake.iceberg import IcebergEventDestination
 
-        return IcebergEventDestination(
-            catalog, self.table, self._account(hook), keep_snapshots_for=self.keep_snapshots_for
-        )
+        return IcebergEventDestination(catalog, self.table, account, keep_snapshots_for=self.keep_snapshots_for)
 
     def _asset(self) -> Asset:
         return iceberg_asset(self.table, iceberg_conn_id=self.iceberg_conn_id)

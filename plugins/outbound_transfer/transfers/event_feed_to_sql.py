@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from outbound_transfer.assets.outbound_transfer import table_asset
+from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, table_asset
 from outbound_transfer.operators.arguments import TABLE_CHECKS, check_literals
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
-from outbound_transfer.store.naming import DEFAULT_PREFIX
+from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.transfers.event_feed import FEED_CHECKS, EventFeedOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.operators.task_arguments import TaskArguments
     from outbound_transfer.store.destination import EventDestination
 
 
 class EventFeedToSqlOperator(EventFeedOperator):
     """Load the event feed into a SQL database, from the stored cursor to the end, every event exactly once.
 
-    Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. The cursor
-    is stored in the warehouse and nowhere else. Tables (:mod:`outbound_transfer.store.tables`) are created at first
-    use. To read the feed again from its beginning:
+    Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. Tables
+    (:mod:`outbound_transfer.store.tables`) are created at first use. Rows that the database refuses because of their
+    values are stored as rejected lines. To read the feed again from its beginning:
     ``outbound-transfer feed reset --to 0``.
 
-    A run that loaded events emits an asset event for the ``events`` table
-    (:func:`~outbound_transfer.assets.outbound_transfer.table_asset`). Its ``extra`` is the operator's return value,
-    and ``account``.
+    A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.table_asset`, with the
+    operator's return value and ``account`` as its ``extra``.
 
-    Rows that the database refuses because of their values are stored as rejected lines; the other rows are loaded. An
-    ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
+    An ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
     response, a minute later, claims about as much.
 
     :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
@@ -47,12 +45,7 @@ class EventFeedToSqlOperator(EventFeedOperator):
         ``has_more``, ``types`` (number of events by type).
     """
 
-    template_fields: Sequence[str] = (
-        *EventFeedOperator.template_fields,
-        "sql_conn_id",
-        "table_prefix",
-        "schema",
-    )
+    template_fields: Sequence[str] = (*EventFeedOperator.template_fields, "sql_conn_id", "table_prefix", "schema")
 
     checks = (*FEED_CHECKS, *TABLE_CHECKS)
 
@@ -67,19 +60,12 @@ class EventFeedToSqlOperator(EventFeedOperator):
         max_rejected: int | None = 100,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = DEFAULT_DEFERRABLE,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
-        super().__init__(
-            account=account,
-            max_pages=max_pages,
-            max_rejected=max_rejected,
-            outbound_transfer_conn_id=outbound_transfer_conn_id,
-            deferrable=deferrable,
-            **kwargs,
-        )
-        self.sql_conn_id = sql_conn_id
-        self.table_prefix = table_prefix
-        self.schema = schema
+        super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
+        self.add_outlets([LOADED_ALIAS])
+        self.sql_conn_id, self.table_prefix, self.schema = sql_conn_id, table_prefix, schema
+        self.account, self.max_pages, self.max_rejected = account, max_pages, max_rejected
         check_literals(self, self.checks)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
@@ -88,12 +74,11 @@ class EventFeedToSqlOperator(EventFeedOperator):
 
         return ingestion_lineage("events", ("events", "rejected_lines", "feed_cursor", "feed_polls"), self)
 
-    def _open_destination(self, hook: OutboundTransferHook) -> EventDestination:
-        from outbound_transfer.store.connection import open_tables
+    def _open_destination(self, account: str) -> EventDestination:
         from outbound_transfer.store.events import EventStore
+        from outbound_transfer.store.schema import open_tables
 
-        tables = open_tables(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema)
-        return EventStore(tables, self._account(hook))
+        return EventStore(open_tables(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema), account)
 
     def _asset(self) -> Asset:
         return table_asset("events", sql_conn_id=self.sql_conn_id, table_prefix=self.table_prefix)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Asset, BaseOperator
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 #: Number of days that one run announces at most; the newest, if a DAG was paused for longer.
 MAX_DAYS: Final = 90
 
+_DAY: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
 
 class LoadedDaysOperator(BaseOperator):
     """Emit a partition for each UTC day that an ingestion has read to its end, once. Airflow 3.2 and newer.
 
     A day is read to its end by the first run that starts after it and reaches the end of the feed, whether the day had
-    events or not. Which days were announced, Airflow itself knows: their asset events are this task's inlets. So no run
-    that fails in between loses a day or announces it twice. The first run announces the day before it; if none is new,
-    the task is skipped, and emits nothing.
-
-    A task of its own, as Airflow emits an event of each outlet of a task that succeeds.
+    events or not. Airflow knows which days were announced, as their asset events are this task's inlets: a run that
+    fails neither loses a day nor announces it twice. The first run announces the day before it; without a new day, the
+    task is skipped. It is not the task that loads, as Airflow emits an event of each outlet of a task that succeeds.
 
     :param asset: what the ingestion loads, such as ``table_asset("events", sql_conn_id=…)``; schedule a DAG on its
         :func:`~outbound_transfer.assets.outbound_transfer.days_asset`.
@@ -62,14 +63,7 @@ def loaded_days(announced: Iterable[str | None], now: datetime) -> list[str]:
 
     :param announced: keys of partitions, in any order; others than days do not count.
     """
-    last = now.astimezone(UTC).date() - timedelta(days=1)
-    newest = max(filter(None, map(_parse_day, announced)), default=last - timedelta(days=1))
-    count = min((last - newest).days, MAX_DAYS)
-    return [(last - timedelta(days=back)).isoformat() for back in reversed(range(count))]
-
-
-def _parse_day(key: str | None) -> date | None:
-    try:
-        return date.fromisoformat(key or "")
-    except ValueError:
-        return None
+    yesterday = now.astimezone(UTC).date() - timedelta(days=1)
+    days = [(yesterday - timedelta(days=back)).isoformat() for back in reversed(range(MAX_DAYS))]
+    newest = max((key for key in announced if key and _DAY.fullmatch(key)), default=days[-2])
+    return [day for day in days if day > newest]

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Unpack
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.operators.arguments import Check, require_choice, to_whole_number
+from outbound_transfer.files.content import ContentWriter
+from outbound_transfer.operators.arguments import MORE_FILES_CHECKS, TRANSFER_CHECKS, Check, choice, to_whole_number
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
-from outbound_transfer.operators.errors import fail_without_retry_on_warehouse_errors
-from outbound_transfer.operators.files import MORE_FILES_CHECKS
-from outbound_transfer.operators.new_transfer import TRANSFER_CHECKS
-from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator
+from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator, delivery_arguments
 from outbound_transfer.queries.errors import ResultEmpty
+from outbound_transfer.queries.spec import QuerySpec, format_of, parse_queries, parse_zone
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import XComArg
 
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.files.content import Spool
-    from outbound_transfer.files.find import ParsedSpec
+    from outbound_transfer.files.find import FileSpec
     from outbound_transfer.files.sources import Source
-    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
     from outbound_transfer.operators.arguments import Files, Recipients
+    from outbound_transfer.operators.task_arguments import TaskArguments
     from outbound_transfer.queries.export import QueryExport
-    from outbound_transfer.queries.spec import QuerySpec
 
 
 def _check_one_form(sql: Any, queries: Any) -> None:
@@ -35,34 +33,14 @@ def _check_one_form(sql: Any, queries: Any) -> None:
         raise InvalidDelivery("give either sql and file_name, or queries")
 
 
-def _check_queries(queries: Any, file_format: Any) -> None:
-    if queries is not None:
-        from outbound_transfer.queries.spec import parse_queries
-
-        parse_queries(queries, file_format)
-
-
-def _check_file_name(file_name: Any, file_format: Any) -> None:
-    if file_name is not None:
-        from outbound_transfer.queries.spec import format_of
-
-        format_of(file_name, file_format)
-
-
-def _check_zone(timezone: Any) -> None:
-    from outbound_transfer.queries.spec import parse_zone
-
-    parse_zone(timezone)
-
-
 QUERY_CHECKS: Final = (
     Check(("sql", "queries"), _check_one_form),
-    Check(("queries", "file_format"), _check_queries),
-    Check(("file_name", "file_format"), _check_file_name),
+    Check(("queries", "file_format"), lambda queries, kind: queries is None or parse_queries(queries, kind)),
+    Check(("file_name", "file_format"), lambda name, kind: name is None or format_of(name, kind)),
     Check(("max_rows",), lambda number: number is None or to_whole_number("max_rows", number)),
-    Check(("timezone",), _check_zone),
-    Check(("csv_formulas",), lambda choice: require_choice("csv_formulas", choice, ("escape", "keep"))),
-    Check(("on_empty",), lambda choice: require_choice("on_empty", choice, ("fail", "skip", "send"))),
+    Check(("timezone",), parse_zone),
+    choice("csv_formulas", "escape", "keep"),
+    choice("on_empty", "fail", "skip", "send"),
 )
 
 
@@ -70,11 +48,13 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     """Run queries, and deliver each result as a file: CSV, JSON Lines, Parquet or XLSX.
 
     Queries run before anything is created at the service. Rows are read with a cursor of the server where the driver
-    has one, and written to a temporary file, so that memory does not grow with their number. A retry before
-    the send runs the queries again, in a new draft; after the send, only a clear runs them again, and a result that
-    differs from what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
+    has one, and written to a temporary file, so that memory does not grow with their number. A retry before the send
+    runs the queries again, in a new draft; after the send, only a clear runs them again, and a result that differs from
+    what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
 
     :param sql_conn_id: any connection whose hook is a ``DbApiHook``.
+    :param subject: see :class:`.CreateTransferOperator`.
+    :param recipients: see :class:`.CreateTransferOperator`.
     :param sql: the query, or the name of a ``.sql`` file with it.
     :param file_name: the name of the file that the result of ``sql`` becomes.
     :param parameters: of ``sql``, in the style of the connection's driver.
@@ -144,7 +124,7 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         accept_partial: bool = False,
         outbound_transfer_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = DEFAULT_DEFERRABLE,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         self.sql_conn_id = sql_conn_id
         self.sql = sql
@@ -156,33 +136,9 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         self.max_rows = max_rows
         self.timezone = timezone
         self.csv_formulas = csv_formulas
-        super().__init__(
-            files=files,  # type: ignore[arg-type]  # there are the results
-            subject=subject,
-            recipients=recipients,
-            message=message,
-            security=security,
-            security_question=security_question,
-            security_answer=security_answer,
-            archive=archive,
-            checksums=checksums,
-            on_empty=on_empty,
-            max_parallel_uploads=max_parallel_uploads,
-            delivery_key=delivery_key,
-            send=send,
-            slot_timeout=slot_timeout,
-            wait=wait,
-            poke_interval=poke_interval,
-            timeout=timeout,
-            on_expired=on_expired,
-            on_canceled=on_canceled,
-            accept_partial=accept_partial,
-            outbound_transfer_conn_id=outbound_transfer_conn_id,
-            deferrable=deferrable,
-            **kwargs,
-        )
+        super().__init__(**delivery_arguments(locals()), **kwargs)
 
-    def before_rendering(self, fields: Sequence[str]) -> None:
+    def before_rendering(self, fields: Collection[str]) -> None:
         if "sql" in fields:
             self.sql = self._read_template(self.sql)
         if "queries" in fields and isinstance(self.queries, list | tuple):
@@ -203,26 +159,15 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         assert templates.loader is not None, "Airflow gives it the Dag's folder and template_searchpath"
         return templates.loader.get_source(templates, sql)[0]
 
-    def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
-        with fail_without_retry_on_warehouse_errors():
-            return super().run_task(hook, context)
-
-    def file_specs(self) -> list[ParsedSpec]:
-        from outbound_transfer.files.content import ContentWriter
-        from outbound_transfer.files.find import parse_files
-
-        export = self._export()
-        results = [
-            {"name": query.file_name, "content": ContentWriter(partial(self._write, export, query))}
-            for query in self._parse_queries()
-        ]
-        return [*parse_files(results), *super().file_specs()]
-
     def find_sources(
-        self, specs: Sequence[ParsedSpec], spool: Spool, gone: list[OutboundTransferError] | None
+        self, spool: Spool, gone: list[OutboundTransferError] | None, results: Sequence[FileSpec] = ()
     ) -> list[Source]:
-        self._row_counts = {}
-        sources = super().find_sources(specs, spool, gone)
+        self._row_counts, export = {}, self._export()
+        one = {"sql": self.sql, "file_name": self.file_name, "parameters": self.parameters}
+        queries = parse_queries([one] if self.queries is None else self.queries, self.file_format)
+        contents = {query.file_name: ContentWriter(partial(self._write, export, query)) for query in queries}
+        results = [*results, *({"name": name, "content": content} for name, content in contents.items())]
+        sources = super().find_sources(spool, gone, results)
         if self.on_empty == "send":
             return sources
         empty = [name for name, count in self._row_counts.items() if not count]
@@ -237,15 +182,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     def _write(self, export: QueryExport, query: QuerySpec, file: BinaryIO) -> None:
         self._row_counts[query.file_name] = export.write(query, file)
 
-    def _parse_queries(self) -> list[QuerySpec]:
-        from outbound_transfer.queries.spec import parse_queries
-
-        one = {"sql": self.sql, "file_name": self.file_name, "parameters": self.parameters}
-        return parse_queries([one] if self.queries is None else self.queries, self.file_format)
-
     def _export(self) -> QueryExport:
         from outbound_transfer.queries.export import QueryExport
-        from outbound_transfer.queries.spec import parse_zone
 
         return QueryExport(
             self.sql_conn_id,

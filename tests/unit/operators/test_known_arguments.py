@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
-from outbound_transfer.exceptions import InvalidDelivery, InvalidName
 from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
+from outbound_transfer.store.errors import InvalidName
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
@@ -71,6 +72,7 @@ WRONG = [
     (DeliverFilesOperator, {"security": "question", "security_answer": "{{ a }}"}, "needs security_question$"),
     (DeliverFilesOperator, {"security": "sms"}, "security 'sms' needs the phone of a@example.com"),
     (AttachFilesOperator, {"archive": "a.tar"}, "archive is the name of a ZIP file"),
+    (AttachFilesOperator, {"checksums": 1}, "checksums must be the name of a file, such as SHA256SUMS, not 1"),
     (DeliverFilesOperator, {"files": ["f", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
     (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
     (TransferSensor, {"transfer_id": None}, "transfer_id must be the id of a transfer"),

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from outbound_transfer.exceptions import InvalidDelivery
-from outbound_transfer.operators.masking import MaskedValue, find_secrets, mask, mask_phones, unmask
+from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.operators.recipients import MaskedValue, find_secrets, mask, mask_phones, unmask
 from support.provider import build_new_transfer
 
 SECRET = "555-0199"
@@ -49,7 +49,7 @@ def test_a_copy_is_masked_and_has_the_same_secret(duplicate: Any) -> None:
 def test_masking_wraps_the_value_and_masks_the_log(masked: list[str], value: Any) -> None:
     hidden = mask(value)
     assert isinstance(hidden, MaskedValue)
-    assert hidden.get_secret_value() == value
+    assert hidden.secret == value
     assert masked == [str(value)]
     assert mask(hidden) is hidden, "once is enough"
 

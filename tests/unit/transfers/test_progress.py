@@ -7,7 +7,7 @@ import json
 import pytest
 
 from outbound_transfer.client.events import Page, read_page
-from outbound_transfer.transfers.progress import excess_of
+from outbound_transfer.transfers.feed_ingest import excess_of
 
 
 def page(body: bytes, next_cursor: int) -> Page:
