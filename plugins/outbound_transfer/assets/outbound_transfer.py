@@ -1,7 +1,6 @@
 """Assets: an account's transfers and events in Airflow's lineage, and the warehouse tables that DAGs are scheduled on.
 
-``outbound-transfer://account.example.com/transfers`` is one asset for all transfers of an account. Which transfer a
-task made is shown by the run.
+``outbound-transfer://account.example.com/transfers`` is one asset for all transfers of an account.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ from airflow.sdk import Asset, AssetAlias
 
 SCHEME: Final = "outbound-transfer"
 
+#: The alias under which every ingestion emits its asset events; an asset is created from it only if rows were loaded.
+LOADED_ALIAS = AssetAlias("outbound_transfer_loaded")
+
 
 def account_namespace(account: str) -> str:
     """Return the namespace of an account's datasets."""
@@ -20,17 +22,10 @@ def account_namespace(account: str) -> str:
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Validate an asset's address; Airflow calls it for our scheme.
-
-    :raises ValueError: the account or the path is missing.
-    """
+    """Refuse an asset's address without an account or a path; Airflow calls it for our scheme."""
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"an asset's URI must be {SCHEME}://<site address of the account>/<transfers or events>")
     return uri
-
-
-#: The alias under which every ingestion emits its asset events; an asset is created from it only if rows were loaded.
-LOADED_ALIAS = AssetAlias("outbound_transfer_loaded")
 
 
 def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_transfer_") -> Asset:
@@ -40,28 +35,20 @@ def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_t
     :param sql_conn_id: the warehouse's connection, the same as the ingestion's.
     :return: its events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
     """
-    return _loaded_asset(sql_conn_id, f"{table_prefix}{table}")
+    name = f"{sql_conn_id}/{table_prefix}{table}"
+    return Asset(name=name, uri=f"x-outbound-transfer://{name}")
 
 
 def iceberg_asset(table: str, *, iceberg_conn_id: str) -> Asset:
-    """Return the asset of an Iceberg table of events: schedule a DAG on it to run when events were loaded.
+    """Return the asset of an Iceberg table of events, as :func:`table_asset` does.
 
     :param table: namespace and table, as the ingestion has it.
-    :param iceberg_conn_id: the catalog's connection, the same as the ingestion's.
-    :return: its events have the same ``extra`` as those of :func:`table_asset`.
     """
-    return _loaded_asset(iceberg_conn_id, quote(table, safe=""))
-
-
-def _loaded_asset(conn_id: str, name: str) -> Asset:
-    return Asset(name=f"{conn_id}/{name}", uri=f"x-outbound-transfer://{conn_id}/{name}")
+    return table_asset(quote(table, safe=""), sql_conn_id=iceberg_conn_id, table_prefix="")
 
 
 def days_asset(asset: Asset) -> Asset:
-    """Return the asset whose partitions are the UTC days of an asset, such as ``2026-11-22``.
-
-    Its events come from :class:`~outbound_transfer.transfers.loaded_days.LoadedDaysOperator`.
-    """
+    """Return the asset whose partitions are an asset's UTC days; ``LoadedDaysOperator`` emits its events."""
     return Asset(name=f"{asset.name}/days", uri=f"{asset.uri}/days")
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from airflow.cli.simple_table import AirflowConsole
@@ -26,20 +26,15 @@ from outbound_transfer.store.health import check_feed, check_tables, describe_fa
 from outbound_transfer.store.values import utc_now
 from outbound_transfer.wording import format_duration, pluralize
 
-if TYPE_CHECKING:
-    from outbound_transfer.client.settings import Settings
-
-#: Seconds after which a part is given up.
+#: Seconds after which a part is given up; and by how much the clocks of Airflow and its workers may differ.
 TIMEOUT: Final = 15.0
+_CLOCKS: Final = timedelta(minutes=5)
 
-_OF_SERVICE: Final = ("service", "transfer_key", "event_key", "clock")
+_OF_SERVICE: Final = ("connection", "service", "transfer_key", "event_key", "clock")
 _OF_FEED: Final = ("warehouse", "feed")
 
 #: Operators whose tasks write the table of deliveries before they succeed.
 _DELIVERING: Final = ("DeliverFilesOperator", "SqlToOutboundTransferOperator", "CreateTransferOperator")
-
-#: By how much the clocks of Airflow and its workers may differ.
-_CLOCKS: Final = timedelta(minutes=5)
 
 
 @with_connections
@@ -53,20 +48,27 @@ def check(arguments: Namespace) -> None:
 
 
 def _check_all(arguments: Namespace) -> Iterator[Finding]:
-    settings, conn_id = None, arguments.conn_id
-    try:
-        settings = OutboundTransferHook(conn_id).read_settings()
-        rehearsal = " It rehearses: nothing is sent." if settings.rehearses else ""
-        yield Finding("connection", Health.OK, f"Connection '{conn_id}' leads to {settings.origin}.{rehearsal}")
-        yield from _look(_OF_SERVICE, settings.origin, lambda: check_service(settings))
-    except Exception as error:  # any secrets backend has its own
-        to_do = "Correct the connection, or name another with --conn-id."
-        yield msgspec.structs.replace(describe_failure("connection", f"connection '{conn_id}'", error), to_do=to_do)
-        yield from _not_made(_OF_SERVICE, "connection")
-    place = str(find_deliveries() or "")
-    yield from _look(("deliveries", "tasks", "in_doubt"), place, lambda: _check_deliveries(conn_id))
+    conn_id, place = arguments.conn_id, find_deliveries()
+    service = list(_look(_OF_SERVICE, f"connection '{conn_id}'", lambda: _check_service(conn_id)))
+    yield from service
+    yield from _look(("deliveries", "tasks", "in_doubt"), str(place or ""), lambda: _check_deliveries(conn_id))
     yield from _look(("polls",), "Airflow's database", _check_polls)
-    yield from _check_feed(arguments, settings)
+    feed_conn_id, works = arguments.sql_conn_id or arguments.iceberg_conn_id, service[0].status is Health.OK
+    if not feed_conn_id and works and not OutboundTransferHook(conn_id).read_settings().event_api_key:
+        yield from (Finding(each, Health.OK, "Not looked for: no event key.") for each in _OF_FEED)
+        return
+    if place and not feed_conn_id:  # where the page looks for it, too
+        feed_conn_id, names = place.conn_id, table_naming()
+        vars(arguments).update(sql_conn_id=feed_conn_id, table_prefix=names["prefix"], schema=names["schema"])
+    target = f"connection '{feed_conn_id}'"
+    yield from _look(_OF_FEED, target, lambda: _check_feed(arguments, target))
+
+
+def _check_service(conn_id: str) -> Iterator[Finding]:
+    settings = OutboundTransferHook(conn_id).read_settings()
+    rehearsal = " It rehearses: nothing is sent." if settings.rehearses else ""
+    yield Finding("connection", Health.OK, f"Connection '{conn_id}' leads to {settings.origin}.{rehearsal}")
+    yield from check_service(settings)
 
 
 def _look(checks: Sequence[str], target: str, find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -76,13 +78,12 @@ def _look(checks: Sequence[str], target: str, find: Callable[[], Iterable[Findin
 
     :param target: what is checked, for the finding of a failure.
     """
-    found: list[Finding] = []
-    errors: list[BaseException] = []
+    found, errors = list[Finding](), list[BaseException]()
 
     def run() -> None:
         try:
             for each in find():
-                found.append(each)  # noqa: PERF402  # each is there as soon as it is made
+                found.append(each)  # each is there as soon as it is made
         except (Exception, SystemExit) as error:
             errors.append(error)
 
@@ -94,11 +95,7 @@ def _look(checks: Sequence[str], target: str, find: Callable[[], Iterable[Findin
     if missing := checks[len(done) :]:
         late = TimeoutError(f"no response within {TIMEOUT:.0f} s")
         yield describe_failure(missing[0], target, next(iter(errors), late))
-        yield from _not_made(missing[1:], missing[0])
-
-
-def _not_made(checks: Iterable[str], because_of: str) -> Iterator[Finding]:
-    return (Finding(each, Health.UNKNOWN, "Not looked at.", f"See {because_of}.") for each in checks)
+        yield from (Finding(each, Health.UNKNOWN, "Not looked at.", f"See {missing[0]}.") for each in missing[1:])
 
 
 def _check_deliveries(conn_id: str) -> Iterator[Finding]:
@@ -108,7 +105,7 @@ def _check_deliveries(conn_id: str) -> Iterator[Finding]:
     if found.database.name != "sqlite" or found.is_made():  # do not touch another program's file
         row = Row.of_task(found, ("", uuid.uuid4().hex, "", -1))
         try:
-            row.claim(TaskTry("", "", "", -1, 1, "", is_fresh=True))
+            row.claim(TaskTry("", "", "", -1, 1, ""))
             row.save(phase=Phase.SENDING)
             found.find_twin(row.key, row.memory.twin(), "")
         finally:
@@ -123,11 +120,9 @@ def _check_deliveries(conn_id: str) -> Iterator[Finding]:
         yield Finding("tasks", Health.DEGRADED, text, to_do)
     else:
         yield Finding("tasks", Health.OK, f"No task has delivered without {found.name}.")
-    if count:
-        to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
-        yield Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
-    else:
-        yield Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
+    to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
+    doubt = Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
+    yield doubt if count else Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
 
 
 def _age(since: datetime) -> str:
@@ -137,34 +132,19 @@ def _age(since: datetime) -> str:
 def _check_polls() -> Iterator[Finding]:
     """Return who polls for the tasks that wait without a worker."""
     waiting, alive = count_triggers("outbound_transfer.triggers.")
-    if waiting and not alive:
-        to_do = "Start a triggerer: no wait ends meanwhile."
-        yield Finding("polls", Health.BROKEN, f"Tasks wait ({waiting}), and no triggerer is alive.", to_do)
-    else:
-        tasks, triggerers = pluralize(waiting, "task"), pluralize(alive, "triggerer")
-        yield Finding("polls", Health.OK, f"{tasks} waiting without a worker; {triggerers} alive.")
+    text = f"Tasks wait ({waiting}), and no triggerer is alive."
+    broken = Finding("polls", Health.BROKEN, text, "Start a triggerer: no wait ends meanwhile.")
+    text = f"{pluralize(waiting, 'task')} waiting without a worker; {pluralize(alive, 'triggerer')} alive."
+    yield broken if waiting and not alive else Finding("polls", Health.OK, text)
 
 
-def _check_feed(arguments: Namespace, settings: Settings | None) -> Iterator[Finding]:
-    place, conn_id = find_deliveries(), arguments.sql_conn_id or arguments.iceberg_conn_id
-    if settings and not (conn_id or settings.event_api_key):
-        yield from (Finding(each, Health.OK, "Not looked for: no event key.") for each in _OF_FEED)
-        return
-    if place and not conn_id:  # where the page looks for it, too
-        conn_id, names = place.conn_id, table_naming()
-        vars(arguments).update(sql_conn_id=conn_id, table_prefix=names["prefix"], schema=names["schema"])
-    target = f"connection '{conn_id}'"
-    yield from _look(_OF_FEED, target, lambda: _read_feed(arguments, target))
-
-
-def _read_feed(arguments: Namespace, target: str) -> Iterator[Finding]:
+def _check_feed(arguments: Namespace, target: str) -> Iterator[Finding]:
     if arguments.sql_conn_id:
         tables = open_feed_tables(arguments)
         yield check_tables("warehouse", target, tables)
         if not tables.database.is_there():
             raise SystemExit(NO_FEED)
-        feed = open_feed(arguments)
-    else:
-        feed = open_feed(arguments)
+    feed = open_feed(arguments)
+    if not arguments.sql_conn_id:
         yield Finding("warehouse", Health.OK, f"{target} has the feed of {feed.account}.")
-    yield check_feed(feed, utc_now())
+    yield check_feed(feed.status(counts=False), utc_now())

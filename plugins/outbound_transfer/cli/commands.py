@@ -1,11 +1,13 @@
-"""The commands of :mod:`outbound_transfer.cli.definition`: repair the feed's tables, forget deliveries."""
+"""The commands of :mod:`.console`: repair the feed's tables, forget deliveries, show and erase personal data."""
 
 from __future__ import annotations
 
 import getpass
+import json
 import os
+import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
@@ -19,14 +21,16 @@ from outbound_transfer.airflow_compat.names import redact
 from outbound_transfer.airflow_compat.run_state import read_state
 from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.delivery import forget as forgetting
+from outbound_transfer.delivery.personal_data import personal_data_of_deliveries
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
-from outbound_transfer.store.connection import open_tables
-from outbound_transfer.store.destination import FeedMaintenance
+from outbound_transfer.store.config import table_naming
+from outbound_transfer.store.destination import EventDestination
 from outbound_transfer.store.errors import InvalidCursor, words_of
-from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.maintenance import SqlFeedMaintenance, list_feeds
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.events import EventStore, read_cursors
+from outbound_transfer.store.personal_data import AddressSearch
+from outbound_transfer.store.persons import PersonalData, delete_before, personal_data_of
+from outbound_transfer.store.schema import Tables, open_tables
 from outbound_transfer.store.values import utc_now
 from outbound_transfer.store.views import create_views, render_views
 from outbound_transfer.wording import pluralize
@@ -43,45 +47,38 @@ NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."
 def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
     """Let a command use the connections in Airflow's database too, and exit with the text of an error.
 
-    Errors of Python itself, which are mistakes in the code, pass. Where an output format is given, nothing is logged:
-    Airflow's log goes to standard output, too.
+    Errors of Python itself, which are mistakes in the code, pass. Nothing is logged: Airflow's log goes to standard
+    output, too.
     """
 
     @wraps(function)
     def run(arguments: Namespace) -> None:
-        is_quiet = bool(getattr(arguments, "output", None))
         before = os.environ.get(_PROCESS_CONTEXT, "")
         os.environ[_PROCESS_CONTEXT] = "server"
+        arguments.verbose = False  # else Airflow would log
         try:
-            call = suppress_logs_and_warning(function) if is_quiet else function
-            call(Namespace(**{"verbose": False, **vars(arguments)}))
+            suppress_logs_and_warning(function)(arguments)
         except OutboundTransferError as error:
             raise SystemExit(str(error)) from error
         except Exception as error:  # each driver, store and catalog has its own
             if type(error).__module__ == "builtins" and not isinstance(error, OSError):
                 raise
+            given = {kind: getattr(arguments, f"{kind}_conn_id", None) for kind in ("iceberg", "sql")}
+            place = "".join(f"--{kind}-conn-id {conn_id}: " for kind, conn_id in given.items() if conn_id)
             # Of a database, the other lines may quote the row.
-            raise SystemExit(f"{_place_of(**vars(arguments))}{redact(words_of(error))}") from None
+            raise SystemExit(f"{place}{redact(words_of(error))}") from None
         finally:
             os.environ[_PROCESS_CONTEXT] = before
 
     return run
 
 
-def _place_of(sql_conn_id: str = "", iceberg_conn_id: str = "", **_: object) -> str:
-    """Return what the command reads, to name it in an error."""
-    place = f"--sql-conn-id {sql_conn_id}: " if sql_conn_id else ""
-    return f"--iceberg-conn-id {iceberg_conn_id}: " if iceberg_conn_id else place
-
-
 @with_connections
 def status(arguments: Namespace) -> None:
     """Print the cursor, the counts and the last poll of a feed."""
     details = msgspec.to_builtins(open_feed(arguments).status())
-    if arguments.output in ("table", "plain"):
-        rows = [{"property": name, "value": "-" if value is None else value} for name, value in details.items()]
-    else:
-        rows = [details]
+    lines = [{"property": name, "value": "-" if value is None else value} for name, value in details.items()]
+    rows = lines if arguments.output in ("table", "plain") else [details]
     AirflowConsole().print_as(rows, output=arguments.output)
 
 
@@ -90,12 +87,11 @@ def verify(arguments: Namespace) -> None:
     """Print the problems of a feed's tables, and exit with 1 if there are any."""
     feed = open_feed(arguments)
     problems = list(feed.find_problems())
-    if not problems:
-        print_rows(arguments, f"OK: no problems found in the feed of {_account_text(feed)}")
-        return
-    text = "\n".join([f"Problems of the feed of {_account_text(feed)}:", *problems])
+    heading = "Problems of" if problems else "OK: no problems found in"
+    text = "\n".join([f"{heading} the feed of {_account_text(feed)}", *problems])
     print_rows(arguments, text, *({"problem": each} for each in problems))
-    raise SystemExit(1)
+    if problems:
+        raise SystemExit(1)
 
 
 @with_connections
@@ -112,20 +108,42 @@ def reset(arguments: Namespace) -> None:
         print(f"The page that has {arguments.to} starts at {after}: its rows are deleted, and read again.")  # noqa: T201
 
 
+def _move(
+    arguments: Namespace, to: object, move: Callable[[EventDestination, int | None], tuple[int | None, int]]
+) -> int:
+    """Ask, set the cursor, and print it; return where it is.
+
+    :param move: is given the feed, and the cursor in the question; None if it is not valid.
+    """
+    feed, shown = open_feed(arguments), None
+    with suppress(InvalidCursor):  # which the command may repair
+        shown = feed.read_cursor()
+    from_text = "not valid" if shown is None else shown
+    confirm(arguments, f"Set the cursor of {_account_text(feed)} from {from_text} to {to}?")
+    before, after = move(feed, shown)
+    text = f"The cursor was {'not valid' if before is None else before} and is {after}."
+    print_rows(arguments, text, {"before": before, "after": after})
+    return after
+
+
+def _account_text(feed: EventDestination) -> str:
+    """Return the account's name, and the site address that it is bound to."""
+    address = feed.read_address()
+    return feed.account if address in (None, feed.account) else f"{feed.account} ({address})"
+
+
 @with_connections
 def views(arguments: Namespace) -> None:
     """Print the SQL of the analysts' views, or create them."""
     if bool(arguments.dialect) == bool(arguments.sql_conn_id) or (arguments.apply and arguments.dialect):
-        raise SystemExit(
-            "Give --dialect, to print the SQL; or --sql-conn-id, to print it, or with --apply to create the views."
-        )
+        raise SystemExit("Give --dialect or --sql-conn-id to print the SQL, or --sql-conn-id --apply to run it.")
     if arguments.apply:
         created = create_views(open_feed_tables(arguments))
         print_rows(arguments, "\n".join(f"{name} created" for name in created), *({"view": name} for name in created))
         return
     dialect = arguments.dialect or open_feed_tables(arguments).database.name
     sql = render_views(dialect, prefix=arguments.table_prefix, schema=arguments.schema)
-    print_rows(arguments, sql.removesuffix("\n"), {"sql": sql})
+    print_rows(arguments, sql.strip(), {"sql": sql})
 
 
 @with_connections
@@ -153,6 +171,74 @@ def clean(arguments: Namespace) -> None:
     print_rows(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
 
 
+@with_connections
+def export(arguments: Namespace) -> None:
+    """Print all rows that have an address as JSON, without the addresses of others."""
+
+    def to_text(value: object) -> str:
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    search = _search(arguments)
+    found = [{"location": each.location, "tables": each.find(search)} for each in _places(arguments)]
+    print(search.hide_others(json.dumps(found, default=to_text, ensure_ascii=False, indent=2)))  # noqa: T201
+
+
+@with_connections
+def erase(arguments: Namespace) -> None:
+    """Erase an address, with names and payloads; exit with 1 if a delivery that can still be sent has it."""
+    search, places = _search(arguments), _places(arguments)
+    names = ", ".join(each.location for each in places)
+    confirm(arguments, f"Erase {arguments.email} in {names}? It cannot be undone.")
+    counts = [(each.location, each.count(search) if arguments.dry_run else each.erase(search)) for each in places]
+    _print_counts(arguments, counts, "erased")
+    if left := [transfer_id for each in places for transfer_id in each.unfinished]:
+        ids, to_do = ", ".join(left), "Run this again once their tasks have ended."
+        raise SystemExit(f"Not erased, as they may still be sent: transfers {ids}. {to_do}")
+
+
+@with_connections
+def retention(arguments: Namespace) -> None:
+    """Delete events and polls that are older than some days."""
+    if not arguments.sql_conn_id:
+        raise SystemExit("Where? Give --sql-conn-id.")
+    place, days = f"connection '{arguments.sql_conn_id}'", pluralize(arguments.older_than.days, "day")
+    confirm(arguments, f"Delete what is older than {days} in {place}?")
+    oldest = utc_now() - arguments.older_than
+    counts = delete_before(open_feed_tables(arguments), oldest, dry_run=arguments.dry_run)
+    _print_counts(arguments, [(place, counts)], "deleted")
+
+
+def _search(arguments: Namespace) -> AddressSearch:
+    # Nothing but an address. U+FFFD stands for a character that could not be read.
+    if not re.fullmatch(r"[^\s@<>,;\ufffd]+@[^\s@<>,;\ufffd]+", arguments.email.strip()):
+        raise SystemExit("--email must be one address, such as ann@example.com.")
+    return AddressSearch(arguments.email.strip())
+
+
+def _print_counts(arguments: Namespace, counts: Sequence[tuple[str, Mapping[str, int]]], done: str) -> None:
+    """Print the number of rows by location and table."""
+    done = f"would be {done}" if arguments.dry_run else done
+    found = [(place, table, count) for place, tables in counts for table, count in tables.items()]
+    text = "\n".join(f"{pluralize(count, 'row')} of {table} in {place} {done}." for place, table, count in found)
+    rows = ({"location": place, "table": table, "rows": count} for place, table, count in found)
+    print_rows(arguments, text or f"Nothing {done}.", *rows)
+
+
+def _places(arguments: Namespace) -> list[PersonalData]:
+    """Return the table of deliveries, and the tables in its database and in the one that the command names."""
+    place = find_deliveries()
+    if place is None and not arguments.sql_conn_id:
+        raise SystemExit("Where? There is no table of deliveries, so give --sql-conn-id.")
+    named = (arguments.sql_conn_id, arguments.table_prefix, arguments.schema)
+    of_deliveries = (place.conn_id if place else "", *table_naming().values())
+    found = [personal_data_of_deliveries(place.open(patience=0.0))] if place else []
+    return found + [
+        personal_data_of(open_tables(conn_id, prefix=prefix, schema=schema), f"connection '{conn_id}'")
+        for conn_id, prefix, schema in dict.fromkeys([named, of_deliveries])
+        if conn_id
+    ]
+
+
 def print_rows(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
     """Print sentences, or the rows if an output format is given."""
     if arguments.output:
@@ -164,7 +250,8 @@ def print_rows(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
 def confirm(arguments: Namespace, question: str) -> None:
     """Ask before a change; exit if the answer is not yes."""
     try:
-        if arguments.yes or input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
+        is_agreed = arguments.yes or vars(arguments).get("dry_run")
+        if is_agreed or input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
             return
     except EOFError:
         raise SystemExit("Nothing was changed: there is no terminal to ask. Give --yes to change it.") from None
@@ -173,31 +260,26 @@ def confirm(arguments: Namespace, question: str) -> None:
     raise SystemExit("Nothing was changed.")
 
 
-def open_feed(arguments: Namespace) -> FeedMaintenance:
+def open_feed(arguments: Namespace) -> EventDestination:
     """Return the feed that a command is about, which may never have been read."""
     if bool(arguments.sql_conn_id) == bool(arguments.iceberg_conn_id):
         raise SystemExit("Where is the feed? Exactly one of these says it: --sql-conn-id, --iceberg-conn-id.")
-    if arguments.iceberg_conn_id:
-        return _open_iceberg_feed(arguments)
-    tables = open_feed_tables(arguments)
-    return SqlFeedMaintenance(EventStore(tables, _account(arguments, lambda: list_feeds(tables))))
+    if arguments.sql_conn_id:
+        tables = open_feed_tables(arguments)
+        return EventStore(tables, _account(arguments, lambda: list(read_cursors(tables))))
+    if not arguments.table:
+        raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
+    catalog = open_catalog(arguments.iceberg_conn_id)
+    # Not at the top: pyiceberg is optional.
+    from outbound_transfer.lake.iceberg import IcebergEventDestination, list_feeds_of
+
+    account = _account(arguments, lambda: list_feeds_of(catalog, arguments.table))
+    return IcebergEventDestination(catalog, arguments.table, account)
 
 
 def open_feed_tables(arguments: Namespace) -> Tables:
     """Return the tables that a command names, without connecting."""
     return open_tables(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
-
-
-def _open_iceberg_feed(arguments: Namespace) -> FeedMaintenance:
-    if not arguments.table:
-        raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
-    catalog = open_catalog(arguments.iceberg_conn_id)
-    # Not at the top: pyiceberg is optional.
-    from outbound_transfer.lake.iceberg import IcebergEventDestination
-    from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance, list_feeds_of
-
-    account = _account(arguments, lambda: list_feeds_of(catalog, arguments.table))
-    return IcebergFeedMaintenance(IcebergEventDestination(catalog, arguments.table, account))
 
 
 def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> str:
@@ -206,30 +288,3 @@ def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> st
     if len(feeds) != 1:
         raise SystemExit(f"--account must say which: {', '.join(feeds)}" if feeds else NO_FEED)
     return feeds[0]
-
-
-def _account_text(feed: FeedMaintenance) -> str:
-    """Return the account's name, and the site address that it is bound to."""
-    address = feed.read_address()
-    return feed.account if address in (None, feed.account) else f"{feed.account} ({address})"
-
-
-def _move(
-    arguments: Namespace, to: object, move: Callable[[FeedMaintenance, int | None], tuple[int | None, int]]
-) -> int:
-    """Ask, set the cursor, and print it; return where it is.
-
-    :param move: is given the feed, and the cursor in the question; None if it is not valid.
-    """
-    feed, shown = open_feed(arguments), None
-    with suppress(InvalidCursor):  # which the command may repair
-        shown = feed.read_cursor()
-    confirm(arguments, f"Set the cursor of {_account_text(feed)} from {_cursor_text(shown)} to {to}?")
-    before, after = move(feed, shown)
-    text = f"The cursor was {_cursor_text(before)} and is {after}."
-    print_rows(arguments, text, {"before": before, "after": after})
-    return after
-
-
-def _cursor_text(cursor: int | None) -> str:
-    return "not valid" if cursor is None else str(cursor)

@@ -40,9 +40,7 @@ def open_catalog(iceberg_conn_id: str) -> Catalog:
             f"pip install 'airflow-provider-outbound-transfer[iceberg]' ({error})"
         ) from error
     if not hasattr(IcebergHook, "catalog"):
-        raise NotAnIcebergConnection(
-            "this version of apache-airflow-providers-apache-iceberg opens no catalog: install 2.0 or newer"
-        )
+        raise NotAnIcebergConnection("apache-airflow-providers-apache-iceberg opens no catalog: install 2.0 or newer")
     catalog: Catalog = IcebergHook(iceberg_conn_id).catalog
     return catalog
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 import uuid
@@ -10,11 +9,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyiceberg.expressions
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import BooleanExpression
@@ -29,13 +27,8 @@ from pyiceberg.transforms import DayTransform
 
 from outbound_transfer.client.events import Page
 from outbound_transfer.lake.rows import SCHEMA
+from outbound_transfer.store.config import check_table
 from outbound_transfer.store.errors import InvalidCursor, UnusableTable, WarehouseBusy
-from outbound_transfer.store.naming import check_table
-
-log = logging.getLogger(__name__)
-
-#: Conditions on rows; without types: those of the constructors deny the arguments that they are documented with.
-filters: Final[Any] = pyiceberg.expressions
 
 #: What a transaction would commit again, and whose files it would delete; see :func:`_stage`.
 _PRODUCERS: Final = "_snapshot_producers"
@@ -45,10 +38,8 @@ if _PRODUCERS not in Transaction.__init__.__code__.co_names:
 _PREFIX: Final = "outbound-transfer."
 _FEED: Final = f"{_PREFIX}feed."
 
-#: The property with the site address that an account's name is bound to, before the name.
+#: Before an account's name, the property with the site address that it is bound to; a commit's id in its snapshot.
 ADDRESS: Final = f"{_PREFIX}address."
-
-#: The name in a snapshot's summary of what identifies the commit.
 COMMIT: Final = f"{_PREFIX}commit"
 
 _METRICS: Final = "write.metadata.metrics"
@@ -66,23 +57,21 @@ _PROPERTIES: Final = {
     **{f"{_METRICS}.column.{name}": "full" for name in ("account", "cursor_from", "occurred_at", "loaded_at")},
 }
 
-#: Attempts at a commit that others overtake.
+#: Attempts at a commit that others overtake; seconds before the second one, and at most.
 _MAX_ATTEMPTS: Final = 30
-
-#: Seconds: the backoff before the second attempt, and its maximum.
 _MIN_BACKOFF, _MAX_BACKOFF = 0.05, 2.0
 
 
 class FeedState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one account's feed; every change of it is committed with a snapshot.
+    """The state of one account's feed.
 
-    :ivar commit: identifies the commit that wrote this state.
+    :ivar commit: the commit that wrote this state.
     :ivar has_more: whether more came after the last page; None if none is loaded.
     """
 
     cursor: int = 0
     commit: str = ""
-    updated_at: str | None = None
+    updated_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     has_more: bool | None = None
 
     def after(self, page: Page) -> FeedState:
@@ -151,12 +140,7 @@ def _is_rolled_back(metadata: TableMetadata, commit_id: str) -> bool:
 
 
 class Change(NamedTuple):
-    """What a commit changes at once.
-
-    :ivar properties: table properties to set.
-    :ivar append: rows to append; there may be none.
-    :ivar delete: which rows to delete before that.
-    """
+    """What a commit changes at once: table properties to set, rows to append, and rows to delete before that."""
 
     properties: dict[str, str]
     append: pa.Table = SCHEMA.empty_table()
@@ -164,11 +148,7 @@ class Change(NamedTuple):
 
 
 class FeedTable:
-    """A table of an Iceberg catalog with the columns of :data:`.SCHEMA`.
-
-    :param name: namespace and table, with dots.
-    :raises InvalidName: the name has no namespace.
-    """
+    """A table of an Iceberg catalog with the columns of :data:`.SCHEMA`; its name has a namespace and dots."""
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         check_table(name)
@@ -224,7 +204,6 @@ class FeedTable:
             try:
                 return transaction.commit_transaction()
             except (CommitFailedException, ValueError):  # of the second, another one expired the same snapshots
-                log.debug("Another commit to %s came first", self.name)
                 time.sleep(random.uniform(0.5, 1) * min(_MIN_BACKOFF * 2**attempt, _MAX_BACKOFF))  # noqa: S311
             except Exception:
                 after = self.load()  # the response may be what was lost

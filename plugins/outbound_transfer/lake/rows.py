@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from outbound_transfer.client.events import Event, Page, RejectedLine
+from outbound_transfer.client.events import Event, Page
 from outbound_transfer.store.event_content import content_digest
 from outbound_transfer.store.tables import EVENTS, REJECTED_LINES
 from outbound_transfer.store.values import read_event_time
@@ -49,12 +49,14 @@ def page_table(account: str, page: Page, loaded_at: datetime) -> pa.Table:
     :param loaded_at: with a time zone.
     """
     shared = {"account": account, "cursor_from": page.cursor, "loaded_at": loaded_at}
-    rows = [_event_row(each) | shared for each in distinct_events(page)]
-    rows += [_rejected_row(each) | shared for each in page.rejected]
+    rows = [_event_row(each) | shared for each in _distinct_events(page)]
+    for line in page.rejected:
+        found = {"rejected_line": line.raw, "rejected_reason": line.reason, "line_number": line.line_number}
+        rows.append(found | shared)
     return pa.Table.from_pylist(sorted(rows, key=lambda row: int(row["line_number"])), schema=SCHEMA)
 
 
-def distinct_events(page: Page) -> Iterator[Event]:
+def _distinct_events(page: Page) -> Iterator[Event]:
     """Yield a page's events, each once: no key of a table refuses the second. Others of one id are not the same."""
     seen: dict[str, list[Event]] = {}
     for event in page.events:
@@ -73,7 +75,3 @@ def _event_row(event: Event) -> dict[str, Any]:
         "occurred_at": read_event_time(event.timestamp),
         "line_number": event.line_number,
     }
-
-
-def _rejected_row(line: RejectedLine) -> dict[str, Any]:
-    return {"rejected_line": line.raw, "rejected_reason": line.reason, "line_number": line.line_number}

@@ -1,16 +1,18 @@
-"""The link from a task instance to its transfer in the service's web application."""
+"""Links to transfers in the service's web application; one of them on the page of a task instance."""
 
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
 from outbound_transfer.airflow_compat.names import BaseHook
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.links.web import link_to
+from outbound_transfer.wording import is_valid_unicode
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -20,13 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: An http or https address whose host can be seen: no user, no placeholder, and nothing that a browser reads otherwise.
+_SAFE_URL: Final = re.compile(
+    r"https?://(?:\[[0-9a-fA-F:.]+\]|(?:(?![/?#@{}\[\]\\:])[!-~])+)(?::[0-9]+)?(?:[/?#][!-~]*)?"
+)
+
 
 class TransferLink(BaseOperatorLink):
-    """The transfer in the service's web application.
-
-    Airflow calls this class when a try ends or defers. :func:`push_link` stores the link as soon as the transfer is
-    known, so that the page has it while the task runs.
-    """
+    """The transfer in the service's web application. Airflow asks for it when a try ends or defers."""
 
     name = "Transfer"
 
@@ -51,3 +54,22 @@ def find_web_url(conn_id: str) -> str:
         settings = settings_from_connection(BaseHook.get_connection(conn_id))
         return settings.web_url or settings.base_url
     return ""
+
+
+def link_to(settings: Settings, transfer_id: object) -> str:
+    """Return the address of a transfer of the account; see :func:`transfer_url`."""
+    return transfer_url(settings.web_url or settings.base_url, transfer_id)
+
+
+def transfer_url(web_url: str, transfer_id: object) -> str:
+    """Return the address of a transfer in the web application; "" if no safe link is possible.
+
+    :param web_url: of the application, with ``{transfer_id}``; without it, ``/transfers/{transfer_id}`` is appended.
+    :param transfer_id: quoted as a whole, so that it cannot lead to another page.
+    """
+    is_id = isinstance(transfer_id, str) and transfer_id.strip(".") and is_valid_unicode(transfer_id)
+    if not is_id or not _SAFE_URL.fullmatch(web_url):
+        return ""
+    if "{transfer_id}" not in web_url:
+        web_url = "" if {"?", "#"} & set(web_url) else f"{web_url.rstrip('/')}/transfers/{{transfer_id}}"
+    return web_url.replace("{transfer_id}", quote(str(transfer_id), safe=""))

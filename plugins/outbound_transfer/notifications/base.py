@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow.sdk import BaseNotifier
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
-from outbound_transfer.airflow_compat.names import BaseNotifier
-from outbound_transfer.client.outcomes import TransferOutcome, outcome_of
-from outbound_transfer.hooks.connection import settings_from_connection
+from outbound_transfer.airflow_compat.names import redact
+from outbound_transfer.client.models import DRAFT, TransferOutcome, outcome_of
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.links.web import link_to
-from outbound_transfer.notifications.notice import (
-    TaskLocation,
-    TransferNotice,
-    build_notice,
-    deadline_reason,
-)
+from outbound_transfer.links.transfer import find_web_url, transfer_url
+from outbound_transfer.wording import clean, pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+#: How many addresses a notification names.
+MAX_ADDRESSES: Final = 20
+
+
+class TransferNotice(NamedTuple):
+    """A notification in plain text. Each line may quote what others wrote, so escape it.
+
+    :ivar title: one line.
+    :ivar url: the transfer in the web application; "" if there is no link.
+    """
+
+    title: str
+    lines: Sequence[str]
+    url: str = ""
 
 
 class TransferNotifier(BaseNotifier):
@@ -48,8 +58,7 @@ class TransferNotifier(BaseNotifier):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.title = title
-        self.task_id = task_id
+        self.title, self.task_id = title, task_id
         self.outbound_transfer_conn_id = outbound_transfer_conn_id
 
     @abstractmethod
@@ -58,54 +67,82 @@ class TransferNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Send the notification."""
-        location = TaskLocation.from_context(dict(context), self.task_id)
-        hook = self._hook(context)
-        outcome = outcome_of(context.get("exception"))
-        if outcome is None and (transfer_id := self._find_transfer_id(location)):
+        task, error = _locate(context, self.task_id), context.get("exception")
+        of_task = getattr(context.get("task"), "outbound_transfer_conn_id", None)
+        conn_id = self.outbound_transfer_conn_id or of_task or OutboundTransferHook.default_conn_name
+        outcome, url = outcome_of(error), ""
+        if outcome is None and (transfer_id := self._find_transfer_id(task)):
             try:
-                with hook:
+                with OutboundTransferHook(conn_id) as hook:
                     outcome = TransferOutcome.from_transfer(hook.get_transfer(transfer_id), "")
-            except Exception as error:
-                outcome = TransferOutcome(transfer_id, f"The transfer could not be read: {error}")
-        self.build_sender(self._notice(context, location, outcome, self._url(hook, outcome))).notify(context)
+            except Exception as problem:
+                outcome = TransferOutcome(transfer_id, f"The transfer could not be read: {problem}")
+        reason = "" if error is None else str(error)
+        if outcome:
+            reason, url = outcome.reason, transfer_url(find_web_url(conn_id), outcome.transfer_id)
+        if isinstance(deadline := context.get("deadline"), Mapping):
+            reason = f"The run has not finished by its deadline, {deadline.get('deadline_time')}"
+        heading = self.title or ("Failed without a transfer" if error and outcome is None else "")
+        notice = build_notice(outcome, " / ".join(filter(None, task.values())), title=heading, reason=reason, url=url)
+        self.build_sender(notice).notify(context)
 
     async def async_notify(self, context: Context) -> None:
         """Send the notification from the triggerer, in a thread."""
         await call_airflow(partial(self.notify, context))
 
-    def _hook(self, context: Context) -> OutboundTransferHook:
-        conn_id = self.outbound_transfer_conn_id or getattr(context.get("task"), "outbound_transfer_conn_id", None)
-        return OutboundTransferHook(conn_id or OutboundTransferHook.default_conn_name)
-
-    def _find_transfer_id(self, location: TaskLocation) -> str:
+    def _find_transfer_id(self, task: Mapping[str, str]) -> str:
         """Return the id that the task has pushed or returned; "" if it has none or Airflow cannot be asked."""
         from airflow.sdk.execution_time.xcom import XCom
 
-        if not (location.dag_id and location.run_id and location.task_id):
-            return ""
-        task = {"dag_id": location.dag_id, "run_id": location.run_id, "task_id": location.task_id}
-        for key in ("transfer_id", "return_value"):  # the latter is the draft's id, or the transfer
+        keys = ("transfer_id", "return_value") if all(task.values()) else ()
+        for key in keys:  # the latter is the draft's id, or the transfer
             try:
                 pushed = XCom.get_one(key=key, **task)
             except Exception as error:
-                self.log.warning("Could not read which transfer task '%s' has made: %s", location.task_id, error)
+                self.log.warning("Could not read which transfer task '%s' has made: %s", task["task_id"], error)
                 break
             found = pushed.get("id") if isinstance(pushed, Mapping) else pushed
             if found and isinstance(found, str):
                 return found
         return ""
 
-    def _notice(
-        self, context: Context, location: TaskLocation, outcome: TransferOutcome | None, url: str
-    ) -> TransferNotice:
-        error = context.get("exception")
-        reason = deadline_reason(dict(context)) or ("" if outcome or error is None else str(error))
-        return build_notice(outcome, location, title=self.title, reason=reason, url=url, has_failed=error is not None)
 
-    @staticmethod
-    def _url(hook: OutboundTransferHook, outcome: TransferOutcome | None) -> str:
-        with suppress(Exception):  # without a link, the notification still says what it has to
-            if outcome:
-                connection = hook.get_connection(hook.outbound_transfer_conn_id)
-                return link_to(settings_from_connection(connection), outcome.transfer_id)
-        return ""
+def _locate(context: Mapping[str, Any], task_id: str | None) -> dict[str, str]:
+    """Return the task of a callback, or of a deadline alert, whose context has only the run; "" for what is unknown."""
+    ti, run = context.get("ti"), context.get("dag_run")
+    run = run if isinstance(run, Mapping) else {name: getattr(run, name, "") for name in ("dag_id", "run_id")}
+    return {
+        "dag_id": str(run.get("dag_id") or getattr(ti, "dag_id", "")),
+        "run_id": str(run.get("dag_run_id") or run.get("run_id") or getattr(ti, "run_id", "")),
+        "task_id": task_id or str(getattr(ti, "task_id", "")),
+    }
+
+
+def build_notice(
+    outcome: TransferOutcome | None, task: str, *, title: str | None = None, reason: str = "", url: str = ""
+) -> TransferNotice:
+    """Put an outcome into words.
+
+    :param outcome: None if the task has no transfer.
+    :param title: replaces the first words of the title.
+    """
+    lines = [f"Task: {clean(task, 500)}"] if task else []
+    if reason:
+        lines.append(f"Reason: {clean(' '.join(str(redact(reason)).split()), 500)}")
+    if outcome is None:
+        return TransferNotice(clean(title or "No transfer yet"), lines)
+    status = outcome.status if outcome.status is not None else "in a status that is not known"
+    waiting, picked_up = outcome.not_picked_up, outcome.picked_up
+    if waiting is None or picked_up is None:
+        pickups, heading = "who has picked up is not known", "Pickup not known"
+    elif not waiting:
+        pickups, heading = "all recipients have picked up", "Picked up by all"
+    else:
+        more = f" and {len(waiting) - MAX_ADDRESSES} more" if len(waiting) > MAX_ADDRESSES else ""
+        named = ", ".join(clean(address) for address in waiting[:MAX_ADDRESSES])
+        pickups = f"not picked up by {pluralize(len(waiting), 'recipient')}: {named}{more}"
+        heading = f"Not picked up by {len(waiting)} of {len(waiting) + len(picked_up)}"
+    heading = title or ("Not sent" if status == DRAFT else heading)
+    subject = f": {clean(outcome.subject, 150)}" if outcome.subject else ""
+    first = f"Transfer {clean(outcome.transfer_id)} is {clean(status)}; {pickups}"
+    return TransferNotice(f"{clean(heading)}{subject}", [first, *lines], url)

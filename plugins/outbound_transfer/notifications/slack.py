@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outbound_transfer.notifications.base import TransferNotifier
-from outbound_transfer.notifications.notice import TransferNotice
+from outbound_transfer.notifications.base import TransferNotice, TransferNotifier
 
 
 class TransferSlackNotifier(TransferNotifier):

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from outbound_transfer.notifications.base import TransferNotifier
-from outbound_transfer.notifications.notice import TransferNotice
+from outbound_transfer.notifications.base import TransferNotice, TransferNotifier
 
 
 class TransferSmtpNotifier(TransferNotifier):
@@ -32,9 +31,7 @@ class TransferSmtpNotifier(TransferNotifier):
         **kwargs: Any,
     ) -> None:
         super().__init__(title=title, task_id=task_id, outbound_transfer_conn_id=outbound_transfer_conn_id, **kwargs)
-        self.to = to
-        self.from_email = from_email
-        self.smtp_conn_id = smtp_conn_id
+        self.to, self.from_email, self.smtp_conn_id = to, from_email, smtp_conn_id
 
     def build_sender(self, notice: TransferNotice) -> Any:
         from airflow.providers.smtp.notifications.smtp import SmtpNotifier

@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL, PENDING
-from outbound_transfer.store.statuses import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED, WAITS_FOR_APPROVAL
+from outbound_transfer.store.rows import DELETED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED, WAITS_FOR_APPROVAL
 from outbound_transfer.wording import clean
 
 #: Lengths of the time window, in days.
@@ -34,36 +34,26 @@ OUTCOMES: Final = {
 #: The outcome of each status; that of any other is unknown.
 OUTCOME_OF: Final = {
     COMPLETE: "complete",
-    PENDING: "in-flight",
-    PARTIAL: "in-flight",
+    **dict.fromkeys((PENDING, PARTIAL), "in-flight"),
     IN_DOUBT: "in-doubt",
     EXPIRED: "expired",
-    CANCELED: "canceled-or-unmade",
-    DELETED: "canceled-or-unmade",
-    REHEARSED: "canceled-or-unmade",
-    NO_DRAFT: "canceled-or-unmade",
-    DRAFT: "draft",
-    WAITS_FOR_APPROVAL: "draft",
+    **dict.fromkeys((CANCELED, DELETED, REHEARSED, NO_DRAFT), "canceled-or-unmade"),
+    **dict.fromkeys((DRAFT, WAITS_FOR_APPROVAL), "draft"),
     FAILED: "failed",
 }
 
 #: Statuses of what nobody can pick up, or nobody has to.
-CLOSED: Final = (COMPLETE, EXPIRED, CANCELED, DELETED, REHEARSED, NO_DRAFT, DRAFT, WAITS_FOR_APPROVAL, FAILED)
+CLOSED: Final = [status for status in OUTCOME_OF if status not in (PENDING, PARTIAL, IN_DOUBT)]
 
 WITH_ERROR: Final = "error"
 
 #: Labels of the status filter: outcomes, and single statuses.
+_SINGLE: Final = (WAITS_FOR_APPROVAL, PENDING, PARTIAL, CANCELED, DELETED, REHEARSED, NO_DRAFT)
 CHOICES: Final = {
     "": "Any status",
     WITH_ERROR: "With an error",
     **OUTCOMES,
-    WAITS_FOR_APPROVAL: "Waits for approval",
-    PENDING: "Pending",
-    PARTIAL: "Partial",
-    CANCELED: "Canceled",
-    DELETED: "Deleted",
-    REHEARSED: "Rehearsed",
-    NO_DRAFT: "No draft",
+    **{status: status.capitalize() for status in _SINGLE},
 }
 
 #: Columns that the list can be sorted by. A leading "-" reverses the order.
@@ -72,9 +62,6 @@ NEWEST_FIRST: Final = "age"
 
 #: Seconds between automatic reloads.
 REFRESH_SECONDS: Final = 60
-
-_MAX_SEARCH_LENGTH: Final = 200
-_MAX_PAGE: Final = 9_999
 
 
 @dataclass(frozen=True)
@@ -113,9 +100,9 @@ def parse_filter(params: Mapping[str, str]) -> Filter:
     return Filter(
         days=int(days) if days in map(str, WINDOWS) else DEFAULT_DAYS,
         status=status if status in CHOICES else "",
-        search=clean(params.get("search", ""), _MAX_SEARCH_LENGTH).strip(),
+        search=clean(params.get("search", ""), 200).strip(),
         sort=sort if sort.removeprefix("-") in SORTS else NEWEST_FIRST,
-        page=min(max(parse_number(params.get("page", ""), 1), 1), _MAX_PAGE),
+        page=min(max(parse_number(params.get("page", ""), 1), 1), 9_999),
         refresh=bool(params.get("refresh")),
     )
 

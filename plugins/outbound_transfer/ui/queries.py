@@ -10,12 +10,14 @@ import sqlalchemy as sa
 
 from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, REJECTED_LINES, with_names
 from outbound_transfer.ui.filters import CLOSED, OUTCOME_OF, UNKNOWN, WITH_ERROR, Filter, window_start
-from outbound_transfer.ui.picture import DAYS
 
 if TYPE_CHECKING:
     from outbound_transfer.store.deliveries import Deliveries
 
 PAGE_SIZE: Final = 25
+
+#: Days in the picture.
+DAYS: Final = 30
 
 #: Maximum number of feeds, and of deliveries of one task instance.
 MAX_ROWS: Final = 250
@@ -63,7 +65,7 @@ def task_deliveries(found: Deliveries, task: Row) -> list[dict[str, Any]]:
 
 def _list(found: Deliveries, sort: str = "age") -> sa.Select[Any]:
     """Return the query of deliveries, in the order of a column."""
-    table, status = found.table.c, found.shown_status
+    table, status = found.table.c, found.table.c.shown_status
     expires = sa.case((status.not_in(CLOSED), table.expires_at))
     order: dict[str, list[sa.ColumnElement[Any]]] = {
         "age": [table.created_at],
@@ -77,22 +79,19 @@ def _list(found: Deliveries, sort: str = "age") -> sa.Select[Any]:
     if name == "age":  # the youngest are those that began last
         is_descending = not is_descending
     by = [each.desc() if is_descending else each.asc() for each in (*order[name], table.delivery)]
-    return sa.select(found.table, status.label("shown_status")).order_by(*by)
+    return sa.select(found.table).order_by(*by)
 
 
 def _counts(found: Deliveries, since: datetime) -> sa.Select[Any]:
     """Return the query of numbers of deliveries by DAG, status, and the day in UTC on which they began."""
     columns = found.table.c
-    day: sa.ColumnElement[Any] = columns.created_at
-    if found.database.name == "postgresql":  # it takes the day of the session's zone
-        day = sa.func.timezone("UTC", day)
-    names = [columns.dag_id, found.shown_status.label("status"), sa.func.date(day).label("day")]
-    rows = sa.select(*names).where(columns.created_at >= since, columns.dag_id != "").subquery()
-    return sa.select(*rows.c, sa.func.count().label("count")).group_by(*rows.c)
+    names = [columns.day, columns.dag_id, columns.shown_status]  # in the order of their index
+    query = sa.select(*names[:2], columns.shown_status.label("status"), sa.func.count().label("count"))
+    return query.where(columns.day >= f"{since:%Y-%m-%d}", columns.dag_id != "").group_by(*names)
 
 
 def _filters(found: Deliveries, wanted: Filter) -> list[sa.ColumnElement[bool]]:
-    columns, status, filters = found.table.c, found.shown_status, []
+    columns, status, filters = found.table.c, found.table.c.shown_status, []
     if wanted.status == WITH_ERROR:
         filters.append(columns.error != "")
     elif wanted.status == UNKNOWN:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from outbound_transfer.delivery.row import Memory
-from outbound_transfer.links.web import transfer_url
+from outbound_transfer.links.transfer import transfer_url
 from outbound_transfer.store.health import is_behind
 from outbound_transfer.store.values import read_event_time
 from outbound_transfer.ui.filters import CLOSED, OUTCOME_OF, UNKNOWN
-from outbound_transfer.ui.queries import Row
+from outbound_transfer.ui.queries import DAYS, Row
 from outbound_transfer.wording import clean, format_bytes, format_duration
 
 #: Shown instead of a missing value.
 DASH: Final = "\N{EN DASH}"
+
+#: The height of the picture's highest bar, and parts of a bar from below: what its deliveries are, by their outcome.
+HEIGHT: Final = 100
+PARTS: Final = {"complete": "picked up", "in-flight": "waiting", "in-doubt": "in doubt", "expired": "overdue"}
 
 #: What a template shows of one thing, by the names that it uses. Times are datetimes in UTC, or None.
 Shown: TypeAlias = dict[str, Any]
@@ -107,7 +111,6 @@ def show_feed(row: Row, now: datetime) -> Shown:
     """
     poll, page = row["poll"], row["page"]
     has_more = bool(page.get("has_more"))
-    # Rows from before polls were logged have no page.
     lag = (now - page.get("polled_at", row["updated_at"])).total_seconds()
     return {
         "name": clean(row["account"]),
@@ -122,6 +125,11 @@ def show_feed(row: Row, now: datetime) -> Shown:
     }
 
 
+def format_timestamp(timestamp: datetime | None) -> str:
+    """Return for example ``2026-01-31 23:59:59 UTC``, or a dash for None."""
+    return timestamp.strftime("%Y-%m-%d %H:%M:%S UTC") if timestamp else DASH
+
+
 def totals(counts: Iterable[Row], since: datetime) -> Counter[str]:
     """Count deliveries by outcome, from a day on."""
     counted: Counter[str] = Counter()
@@ -129,3 +137,39 @@ def totals(counts: Iterable[Row], since: datetime) -> Counter[str]:
         if str(row["day"]) >= f"{since:%Y-%m-%d}":
             counted[OUTCOME_OF.get(row["status"], UNKNOWN)] += row["count"]
     return counted
+
+
+def draw(counts: Iterable[Row], now: datetime) -> Shown:
+    """Return the picture: a bar for each of the last days in UTC, with its text and parts, and a text for all of them.
+
+    :param counts: the ``count`` of deliveries that began on a ``day`` and have a ``status``.
+    """
+    days = [f"{now - timedelta(days=back):%Y-%m-%d}" for back in reversed(range(DAYS))]
+    numbers: Counter[tuple[str, str | None]] = Counter()
+    for row in counts:
+        numbers[str(row["day"]), OUTCOME_OF.get(row["status"])] += row["count"]
+    by_day = {day: [numbers[day, part] for part in PARTS] for day in days}
+    most = max(map(sum, by_day.values()))
+    return {
+        "bars": [{"text": f"{day}: {_count(parts)}", "parts": _stack(parts, most)} for day, parts in by_day.items()],
+        "first": days[0],
+        "last": days[-1],
+        "most": most,
+        "text": _count([sum(each) for each in zip(*by_day.values(), strict=True)]),
+        "legend": PARTS,
+    }
+
+
+def _count(numbers: list[int]) -> str:
+    parts = (f"{number:,} {label}" for number, label in zip(numbers, PARTS.values(), strict=True))
+    return f"{sum(numbers):,} sent: {', '.join(parts)}"
+
+
+def _stack(numbers: list[int], most: int) -> list[tuple[str, float, float]]:
+    """Return the outcome, the top and the height of each part."""
+    parts, top = [], float(HEIGHT)
+    for number, outcome in zip(numbers, PARTS, strict=True):
+        height = HEIGHT * number / max(most, 1)
+        top -= height
+        parts.append((outcome, round(top, 2), round(height, 2)))
+    return parts

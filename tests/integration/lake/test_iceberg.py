@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,10 +26,10 @@ from outbound_transfer.store.errors import (
     UnusableTable,
     WarehouseBusy,
 )
+from outbound_transfer.store.tables import EVENTS
 from support import iceberg
 from support.feed_pages import event, events, page
 from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
-from support.repository import REPOSITORY
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ALL = [f"e{number}" for number in range(LINES * PAGES)]
@@ -73,10 +72,8 @@ def test_a_page_is_its_rows_its_cursor_and_one_snapshot(lake) -> None:
     assert (len(lake.ids()), problems(lake)) == (3, [])
 
 
-def test_the_docs_have_the_columns() -> None:
-    page = (REPOSITORY / "docs/warehouses.md").read_text()
-    table = page.partition("| column | type |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == SCHEMA.names
+def test_its_columns_are_those_of_the_table_of_events_and_two_for_rejected_lines() -> None:
+    assert set(SCHEMA.names) == {*EVENTS.columns.keys(), "rejected_line", "rejected_reason"}
 
 
 def test_a_table_has_a_comment_for_each_column_and_its_days_as_partitions(lake) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from outbound_transfer.ui import picture, view_models
+from outbound_transfer.ui import view_models
 from outbound_transfer.ui.filters import Filter, parse_filter
 from outbound_transfer.ui.queries import Row
 
@@ -190,7 +190,7 @@ def test_a_bar_has_what_was_sent_on_its_day() -> None:
         count(before - timedelta(days=1), "complete", 1_000),
         count(today, "draft", 50), count(today, "failed", 50), count(today, "canceled", 50),
     ]  # fmt: skip
-    found = picture.draw(counts, NOW)
+    found = view_models.draw(counts, NOW)
     assert found["text"] == "12 sent: 7 picked up, 2 waiting, 1 in doubt, 2 overdue"
     assert (len(found["bars"]), found["most"], found["first"], found["last"]) == (30, 8, "2026-02-09", "2026-03-10")
     first, *between, last = found["bars"]
@@ -205,5 +205,5 @@ def test_a_bar_has_what_was_sent_on_its_day() -> None:
 
 
 def test_without_deliveries_every_bar_is_empty() -> None:
-    found = picture.draw([], NOW)
+    found = view_models.draw([], NOW)
     assert (found["most"], {height for each in found["bars"] for _, _, height in each["parts"]}) == (0, {0.0})
