@@ -1,41 +1,82 @@
-"""Where tables are by Airflow's configuration: a connection and names, or a SQLite file where Airflow is one machine.
-
-The file has the table of deliveries where no connection is named for it. Airflow's own database tells: if it is the
-SQLite file in AIRFLOW_HOME, every component opens that file, and so can open another one beside it. With any other
-database, or an executor other than Airflow's default, components may run on several machines; each would then have a
-file of its own.
-"""
+"""Where tables are, and their names, by Airflow's configuration and connections. SQLAlchemy is not imported."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
-from outbound_transfer.airflow_compat.names import conf, get_airflow_home
-from outbound_transfer.store.naming import DEFAULT_PREFIX
+from outbound_transfer.airflow_compat.names import BaseHook, conf, get_airflow_home
+from outbound_transfer.store.errors import InvalidName, NotASqlConnection
 
-_SECTION: Final = "outbound_transfer"
+if TYPE_CHECKING:
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
+    from airflow.sdk import Connection
+
+#: Start of the tables' names.
+DEFAULT_PREFIX: Final = "outbound_transfer_"
+
+#: Bytes of a name in the database that takes the longest ones, and those that a prefix leaves for a table's name.
+MAX_NAME_LENGTH: Final = 1_000
+MAX_TABLE_LENGTH: Final = len("rejected_lines")
 
 #: The file in AIRFLOW_HOME.
 LOCAL_FILE: Final = "outbound_transfer.db"
 
-_AIRFLOW_FILE: Final = "airflow.db"
-_SINGLE_MACHINE_EXECUTOR: Final = "LocalExecutor"
-
 #: What Airflow shows tasks and triggers instead of its database.
 _HIDDEN_DATABASE: Final = "airflow-db-not-allowed:"
 
+#: After what time PostgreSQL's library gives up a silent server, for which it would wait for hours: in seconds, the
+#: last in milliseconds.
+_LIMITS: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 
-class TableNaming(TypedDict):
-    """The prefix and the schema of the configured tables; the connection's own schema if it is None."""
 
-    prefix: str
-    schema: str | None
+def check_prefix(prefix: Any, max_length: int = MAX_NAME_LENGTH) -> None:
+    """Check the prefix of tables' names; ``max_length`` is the bytes of a table's name.
+
+    :raises InvalidName: the database cannot use it unchanged.
+    """
+    _check_name("table_prefix", prefix, max_length - MAX_TABLE_LENGTH)
+
+
+def check_schema(schema: Any, max_length: int = MAX_NAME_LENGTH) -> None:
+    """Check the name of a schema; None and no text are the connection's own. Errors: see :func:`check_prefix`."""
+    _check_name("schema", "" if schema is None else schema, max_length)
+
+
+def check_table(name: Any) -> None:
+    """Check the name of an Iceberg table.
+
+    :raises InvalidName: it has no namespace.
+    """
+    _check_name("table", name, MAX_NAME_LENGTH)
+    if "." not in name or not all(name.split(".")):
+        raise InvalidName(f"'{name}' is not the name of an Iceberg table: write namespace.table")
+
+
+def _check_name(argument: str, name: Any, max_length: int) -> None:
+    if not isinstance(name, str):
+        raise InvalidName(f"{argument} must be text, not {name!r:.100}")
+    if "\0" in name:
+        raise InvalidName(f"the name {name!r} contains a NUL character")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"the name {name!r} cannot be encoded in UTF-8") from None
+    if size > max_length:  # the database would shorten it silently, and two tables could become one
+        raise InvalidName(f"the name {name!r} is too long: at most {max_length} bytes")
 
 
 def _get_option(name: str, default: str = "") -> str:
-    return str(conf.get(_SECTION, name, fallback=default))
+    return str(conf.get("outbound_transfer", name, fallback=default))
 
 
 def stores_recipients() -> bool:
@@ -43,15 +84,14 @@ def stores_recipients() -> bool:
     return _get_option("recipients", "names").strip().lower() == "names"
 
 
-def table_naming() -> TableNaming:
-    """Return how the tables of deliveries, and of what triggerers share, are named."""
-    return TableNaming(
-        prefix=_get_option("deliveries_table_prefix", DEFAULT_PREFIX), schema=_get_option("deliveries_schema") or None
-    )
+def table_naming() -> dict[str, Any]:
+    """Return prefix and schema (None: the connection's own) of the tables that tasks and triggerers share."""
+    prefix = _get_option("deliveries_table_prefix", DEFAULT_PREFIX)
+    return {"prefix": prefix, "schema": _get_option("deliveries_schema") or None}
 
 
 def deliveries_conn_id() -> str:
-    """Return the connection of the tables that tasks and triggerers share; "" if none is configured."""
+    """Return the connection of these tables; "" if none is configured."""
     return _get_option("deliveries_conn_id")
 
 
@@ -72,12 +112,41 @@ class SqliteFileHook:
 
 
 def find_local_file() -> Path | None:
-    """Return the file, which may not exist yet; None where Airflow may run on several machines."""
-    home = Path(get_airflow_home())
+    """Return the file for the table of deliveries, which may not exist yet; None if Airflow may run on many machines.
+
+    If Airflow's own database is the SQLite file in AIRFLOW_HOME, every component opens that file, and so can open
+    another one beside it. With any other database or executor, each machine would have a file of its own.
+    """
+    airflow_file = Path(get_airflow_home()) / "airflow.db"
     database = conf.get("database", "sql_alchemy_conn", fallback=_HIDDEN_DATABASE)
     is_single_machine = (
-        conf.get("core", "executor") == _SINGLE_MACHINE_EXECUTOR
-        and (database == f"sqlite:///{home / _AIRFLOW_FILE}" or database.startswith(_HIDDEN_DATABASE))
-        and (home / _AIRFLOW_FILE).is_file()
+        conf.get("core", "executor") == "LocalExecutor"
+        and (database == f"sqlite:///{airflow_file}" or database.startswith(_HIDDEN_DATABASE))
+        and airflow_file.is_file()
     )
-    return home / LOCAL_FILE if is_single_machine else None
+    return airflow_file.with_name(LOCAL_FILE) if is_single_machine else None
+
+
+def find_connection(conn_id: str) -> Connection:
+    """Return a connection, whose extra has limits for a server that is silent."""
+    connection: Connection = BaseHook.get_connection(conn_id)
+    if connection.conn_type == "postgres":
+        connection.extra = json.dumps({**_LIMITS, **connection.extra_dejson})
+    return connection
+
+
+def sql_hook(connection: Connection, hook_params: Mapping[str, Any] | None = None) -> DbApiHook:
+    """Return the hook of a connection of :func:`find_connection`, which does not look it up again.
+
+    :raises NotASqlConnection: the hook is not a ``DbApiHook``.
+    """
+    from airflow.providers.common.sql.hooks.sql import DbApiHook
+
+    hook, conn_id = connection.get_hook(hook_params=dict(hook_params or {})), connection.conn_id
+    if not isinstance(hook, DbApiHook):
+        raise NotASqlConnection(
+            f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Name the connection "
+            "of a SQL database"
+        )
+    hook.get_connection = lambda other: connection if other == conn_id else BaseHook.get_connection(other)
+    return hook

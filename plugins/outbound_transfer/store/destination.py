@@ -1,14 +1,14 @@
-"""Where the event feed is loaded: what an ingestion and the command line need of every kind of destination.
+"""Where the event feed is loaded, inspected and repaired: what every kind of destination has in common.
 
-A SQL database (:mod:`.events`) commits a page in a transaction, a table of the lake in a snapshot. What they have in
-common is decided here.
+A SQL database (:mod:`.events`) commits a page in a transaction, a table of the lake in a snapshot.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,11 +23,8 @@ from outbound_transfer.store.errors import (
 )
 from outbound_transfer.wording import pluralize
 
-#: Characters of an account's name.
-MAX_ACCOUNT_LENGTH: Final = 250
-
-#: Maximum number of characters of a note.
-MAX_NOTE: Final = 500
+#: Characters of an account's name, and of a note.
+MAX_ACCOUNT_LENGTH, MAX_NOTE = 250, 500
 
 
 class PollRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,22 +48,43 @@ class Loaded(NamedTuple):
     new_events: int
 
 
-def check_account(account: str) -> None:
-    """Check that a destination can store the name of an account.
+class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the reading of a feed stands. A destination does not know all of it.
 
-    :raises InvalidName: it is empty or too long.
+    :ivar address: the site address that the account's name is bound to.
+    :ivar updated_at: when the cursor was last written.
+    :ivar page_at: when the last page was loaded.
+    :ivar caught_up: whether the last loaded page had no more after it.
+    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
+    :ivar events: their number, like ``rejected``; None if they were not counted.
+    :ivar loaded_at: of the newest event, like ``occurred_at``.
     """
+
+    account: str
+    address: str | None
+    cursor: int
+    updated_at: datetime | None = None
+    page_at: datetime | None = None
+    caught_up: bool | None = None
+    polled_at: datetime | None = None
+    status: int | None = None
+    note: str | None = None
+    events: int | None = None
+    rejected: int | None = None
+    loaded_at: datetime | None = None
+    occurred_at: datetime | None = None
+
+
+def check_account(account: str) -> None:
+    """Raise ``InvalidName`` if an account's name is empty or too long."""
     if not 0 < len(account) <= MAX_ACCOUNT_LENGTH:
         raise InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
 
 
 def check_address(account: str, bound: str | None, address: str, remedy: str) -> None:
-    """Check that an account's name stands for the account that a connection leads to.
+    """Raise ``OtherAccount`` if an account's name is bound to another site address than the connection's.
 
-    :param bound: the site address that the name is bound to; None if it is no longer bound.
-    :param address: the site address of the connection.
     :param remedy: how the name is freed.
-    :raises OtherAccount: it stands for another one.
     """
     if bound not in (None, address):
         raise OtherAccount(
@@ -76,36 +94,8 @@ def check_address(account: str, bound: str | None, address: str, remedy: str) ->
         )
 
 
-def check_cursor(to: int) -> None:
-    """Check a cursor that a user sets.
-
-    :raises InvalidCursor: the feed has no such cursor (service-api.md, R43).
-    """
-    if not 0 <= to <= MAX_CURSOR:
-        raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
-
-
-def check_expected(account: str, position: int | None, expected: int | None) -> None:
-    """Check that a cursor is still the one that a user saw.
-
-    :param position: the cursor; None if it is not valid.
-    :param expected: what the user saw; None if that does not matter.
-    :raises CursorMoved: it is another one.
-    """
-    if expected is not None and position != expected:
-        found = "not valid" if position is None else position
-        raise CursorMoved(
-            f"the cursor of the feed {account} is no longer {expected}, it is {found}: a run or another command "
-            "changed it. Nothing was changed now; look at `feed status`, and repeat the command if it is still right"
-        )
-
-
 def check_rejected(page: Page, max_rejected: int | None) -> None:
-    """Check how many lines of a page are not stored as events.
-
-    :param max_rejected: None for no limit.
-    :raises TooManyRejectedLines: there are more.
-    """
+    """Raise ``TooManyRejectedLines`` if a page has more rejected lines than that; None is no limit."""
     if max_rejected is not None and len(page.rejected) > max_rejected:
         first = page.rejected[0]
         raise TooManyRejectedLines(
@@ -116,7 +106,10 @@ def check_rejected(page: Page, max_rejected: int | None) -> None:
 
 
 class EventDestination(ABC):
-    """The events, rejected lines, polls and cursor of one account's feed.
+    """The events, rejected lines, polls and cursor of one account's feed, with their inspection and repair.
+
+    ``InvalidCursor``: the stored value is not a cursor. Inspection and repair raise ``UnknownFeed`` if the feed was
+    never read. Inspection changes nothing.
 
     :ivar account: name of the feed's account; several accounts share a destination.
     """
@@ -125,11 +118,7 @@ class EventDestination(ABC):
 
     @abstractmethod
     def get_or_create_cursor(self) -> int:
-        """Return the cursor; create what is needed first. A new feed starts at 0.
-
-        :raises InvalidCursor: the stored value is not a cursor.
-        :raises UnsupportedDatabase: it cannot store a page whole or not at all.
-        """
+        """Return the cursor; create what is needed first. A new feed starts at 0."""
 
     @abstractmethod
     def bind_account(self, address: str) -> None:
@@ -144,57 +133,12 @@ class EventDestination(ABC):
 
         :param max_rejected: number of rejected lines that it may have; None for no limit.
         :raises CursorMoved: the stored cursor is not the one that the page was read with.
-        :raises TooManyRejectedLines: it has more, among them events that cannot be stored as such.
+        :raises TooManyRejectedLines: it has more.
         :raises PageRefused: none of its events can be stored.
         """
 
-    def log_poll(self, poll: PollRecord) -> None:  # noqa: B027  # most destinations record none
+    def log_poll(self, poll: PollRecord) -> None:  # noqa: B027  # a lake records none
         """Record a poll that loaded nothing."""
-
-
-class FeedPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the reading of a feed stands.
-
-    :ivar updated_at: when the cursor was last written.
-    :ivar page_at: when the last page was loaded; None if that is not recorded.
-    :ivar caught_up: whether the last loaded page had no more after it.
-    :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``; None if polls are not recorded.
-    """
-
-    cursor: int
-    updated_at: str | None = None
-    page_at: str | None = None
-    caught_up: bool | None = None
-    polled_at: str | None = None
-    status: int | None = None
-    note: str | None = None
-
-
-class FeedStatus(FeedPosition, frozen=True, kw_only=True):
-    """The state of a feed at its destination.
-
-    :ivar address: see :meth:`FeedMaintenance.read_address`.
-    :ivar loaded_at: of the newest event, like ``occurred_at``.
-    """
-
-    account: str
-    address: str | None
-    events: int
-    rejected: int
-    loaded_at: str | None
-    occurred_at: str | None
-
-
-class FeedMaintenance(ABC):
-    """Inspection and repair of a feed at its destination, for the command line.
-
-    Inspection changes nothing. In a SQL database, every change is recorded in the log of polls. Each method raises
-    ``UnknownFeed`` if the feed has never been read.
-
-    :ivar account: name of the feed's account.
-    """
-
-    account: str
 
     @abstractmethod
     def read_address(self) -> str | None:
@@ -202,21 +146,11 @@ class FeedMaintenance(ABC):
 
     @abstractmethod
     def read_cursor(self) -> int:
-        """Return the cursor.
-
-        :raises InvalidCursor: the stored value is not a cursor.
-        """
+        """Return the cursor."""
 
     @abstractmethod
-    def read_position(self) -> FeedPosition:
-        """Return where the reading stands, without counting rows.
-
-        :raises InvalidCursor: the stored value is not a cursor.
-        """
-
-    @abstractmethod
-    def status(self) -> FeedStatus:
-        """Return the feed's cursor, its last poll, and counts of its events."""
+    def status(self, *, counts: bool = True) -> FeedStatus:
+        """Return where the reading stands; with ``counts``, read all events for their number and the newest."""
 
     @abstractmethod
     def find_problems(self) -> Iterator[str]:
@@ -236,10 +170,18 @@ class FeedMaintenance(ABC):
 
     @abstractmethod
     def rebuild_cursor(self) -> tuple[int | None, int]:
-        """Set the cursor by the events that are stored; return the cursor before (None if invalid) and after.
+        """Set the cursor by the stored rows; return it before (None if invalid) and after. Nothing is loaded twice."""
 
-        What is read again is not loaded twice.
-        """
+    def _check_move(self, position: int | None, to: int, expected: int | None) -> None:
+        if not 0 <= to <= MAX_CURSOR:  # service-api.md, R43
+            raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
+        if expected is not None and position != expected:
+            found = "not valid" if position is None else position
+            raise CursorMoved(
+                f"the cursor of the feed {self.account} is no longer {expected}, it is {found}: a run or another "
+                "command changed it. Nothing was changed now; look at `feed status`, and repeat the command if it is "
+                "still right"
+            )
 
     def _unknown_feed(self, where: str, known: Sequence[str]) -> UnknownFeed:
         hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"

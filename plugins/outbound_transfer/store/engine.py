@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import random
 import re
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed, wait_random
+from tenacity.wait import wait_base
 
 from outbound_transfer.observability import metrics
 from outbound_transfer.store import duckdb
@@ -24,22 +24,19 @@ from outbound_transfer.store.values import utc_now
 
 T = TypeVar("T")
 
-#: What is stored.
-Use: TypeAlias = Literal["events or transfers", "deliveries"]
-
 #: Seconds to wait for other sessions. Other programs may have a file of DuckDB open for longer.
 _TIMEOUTS: Final = {"duckdb": 120.0}
 
-#: Databases, for an error.
+#: What is stored.
+Use: TypeAlias = Literal["events or transfers", "deliveries"]
 _POSSIBLE: Final[dict[Use, str]] = {
     "events or transfers": "PostgreSQL, MySQL, MariaDB, SQLite or DuckDB; docs/warehouses.md says how others get them",
     "deliveries": "PostgreSQL, MySQL, MariaDB or SQLite",
 }
 
 #: Databases in SQLAlchemy, by the types of connections and the dialects of hooks.
-_DATABASES: Final = {"postgres": "postgresql", "mariadb": "mysql"} | {
-    name: name for name in ("postgresql", "mysql", "sqlite", "duckdb")
-}
+_NAMES: Final = ("postgresql", "mysql", "sqlite", "duckdb")
+_DATABASES: Final = {"postgres": "postgresql", "mariadb": "mysql", **dict(zip(_NAMES, _NAMES, strict=True))}
 
 #: URLs, by the module of a driver's connections.
 _URLS: Final = {
@@ -51,14 +48,11 @@ _URLS: Final = {
     "duckdb": duckdb.URL,
 }
 
-#: Errors over what another session has changed or made: a deadlock, a serialization, a key, a record, a table, an
-#: index.
-_CONFLICTS: Final = (
-    *("40001", "40P01", "42P07", "23505", 1213, 1062, 1020, 1412, 1050, 1061),
-    *("database is locked", "UNIQUE constraint failed", "Duplicate key", "duplicate key"),
-)
+#: Codes of errors; words where a database has no codes. Another session has changed or made the same: a deadlock, a
+#: serialization, a key, a record, a table, an index.
+_CONFLICTS: Final = ("40001", "40P01", "42P07", "23505", 1213, 1062, 1020, 1412, 1050, 1061, "database is locked")
 
-#: Errors over a schema that does not exist, and over a missing right; SQLite and DuckDB have no codes.
+#: A schema does not exist; a right is missing.
 _MISSING: Final = ("3F000", 1049, "unknown database", "Schema with name")
 _FORBIDDEN: Final = ("42501", 1044, 1142, "readonly database", "read-only mode")
 
@@ -66,8 +60,14 @@ _FORBIDDEN: Final = ("42501", 1044, 1142, "readonly database", "read-only mode")
 #: them: data, constraints, limits of size and depth, triggers, limits of memory; a packet, a trigger, a partition.
 _OF_VALUES: Final = ("22", "23", "54", "P0", "XX", 1153, 1526, 1644, 1748, 3819, 4025)
 
-#: What DuckDB says of a file that another process has open, or another instance of this one; it has no codes.
+#: A file of DuckDB is open in another process, or in another instance of this one.
 _BUSY: Final = ("lock on file", "Unique file handle conflict")
+
+#: A lock that fails at once where another one is.
+_LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+#: The time in a statement, where a server has a clock.
+_CLOCKS: Final = {"postgresql": "clock_timestamp()", "mysql": "SYSDATE(6)"}
 
 #: Seconds for which a transaction is repeated after conflicts.
 _RETRY_SECONDS: Final = 5.0
@@ -84,46 +84,30 @@ class HookLike(Protocol):
     def get_uri(self) -> str: ...
 
 
-def check_database(hook: HookLike, use: Use) -> str:
-    """Return SQLAlchemy's name of a hook's database.
-
-    :param use: what is stored.
-    :raises UnsupportedDatabase: the provider does not store this there.
-    """
-    # The type of the connection first: other hooks may need an account to name their dialect, and Redshift's may be
-    # PostgreSQL's.
-    kind = getattr(hook, "conn_type", None) or _dialect_of(hook)
-    name = _DATABASES.get(kind)
-    if not name or name != _DATABASES.get(_dialect_of(hook)) or (name == "duckdb" and use == "deliveries"):
-        possible = _POSSIBLE[use]
-        raise UnsupportedDatabase(f"No {use} are stored in {kind}: name a connection of one of {possible}")
-    return name
-
-
 def _dialect_of(hook: HookLike) -> str:
     return re.split("[+.]", hook.dialect_name)[0]  # some hooks name the driver, too
 
 
 class Database:
-    """The database of a hook.
+    """The database of a hook, which opens each connection with all that the Airflow connection says.
 
-    :param hook: opens each connection, with all that the Airflow connection says.
-    :param use: what is stored.
     :param timeout: seconds to wait for other sessions; default: those of the database.
     :raises UnsupportedDatabase: the provider does not store this there.
     """
 
     def __init__(self, hook: HookLike, use: Use, *, timeout: float | None = None) -> None:
-        self.name, self._hook = check_database(hook, use), hook
-        self.timeout = _TIMEOUTS.get(self.name, 30.0) if timeout is None else timeout
-        self._lock = threading.Lock()
+        # The type of the connection first: other hooks may need an account to name their dialect, and Redshift's may
+        # be PostgreSQL's.
+        kind = getattr(hook, "conn_type", None) or _dialect_of(hook)
+        name = _DATABASES.get(kind)
+        if not name or name != _DATABASES.get(_dialect_of(hook)) or (name == "duckdb" and use == "deliveries"):
+            raise UnsupportedDatabase(f"No {use} are stored in {kind}: name a connection of one of {_POSSIBLE[use]}")
+        self.name, self._hook = name, hook
+        self.timeout = _TIMEOUTS.get(name, 30.0) if timeout is None else timeout
         self._engine: sa.Engine | None = None
 
     def is_there(self) -> bool:
-        """Return whether the database is there: a connection would create the file of SQLite or DuckDB.
-
-        :raises FileNotFoundError: the file cannot be created either, as its folder is missing.
-        """
+        """Return whether a file of SQLite or DuckDB is there; ``FileNotFoundError``: its folder is missing."""
         if self.name not in ("sqlite", "duckdb"):
             return True
         file = self._find_file()
@@ -140,43 +124,28 @@ class Database:
 
     @contextmanager
     def begin(self, *, reads_only: bool = False) -> Iterator[sa.Connection]:
-        """Open a transaction on a connection of its own; commit it at the end, roll it back on an exception.
-
-        :param reads_only: whether it leaves the writers of a SQLite file alone.
-        """
+        """Open a transaction on a connection of its own; one that ``reads_only`` blocks no writer of a SQLite file."""
         with self._file_lock() if self.name == "duckdb" else nullcontext():
-            with self._lock:
-                self._engine = engine = self._engine or self._make_engine()
+            self._engine = engine = self._engine or self._make_engine()
             with engine.execution_options(reads_only=reads_only).begin() as tx:
                 yield tx
 
     def retry(self, change: Callable[[], T]) -> T:
-        """Run a transaction, again if another session makes the same row or table, or changes the same row first.
+        """Run a transaction, again if another session makes the same row or table, or changes the same row first."""
+        # At random, so that two sessions do not stay in step.
+        return _retrying(_is_conflict, wait_random(0.01, 0.1), _RETRY_SECONDS)(change)
 
-        :return: the result of ``change``.
-        """
-        deadline = time.monotonic() + _RETRY_SECONDS
-        while True:
-            try:
-                return change()
-            except DBAPIError as error:
-                if not _is_one_of(error, _CONFLICTS) or time.monotonic() > deadline:
-                    raise
-            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311  # so that two sessions do not stay in step
-
-    def clock(self) -> sa.ColumnElement[datetime]:
-        """Return the time for a statement: of the server, as the clocks of workers differ."""
-        clocks = {"postgresql": "clock_timestamp()", "mysql": "SYSDATE(6)"}
-        return sa.literal_column(clocks[self.name], Time()) if self.name in clocks else sa.literal(utc_now(), Time)
+    def now(self, tx: sa.Connection) -> datetime:
+        """Return the time of the server, as the clocks of workers differ; of this machine, where there is none."""
+        clock = _CLOCKS.get(self.name)
+        return tx.execute(sa.select(sa.literal_column(clock, Time()))).scalar_one() if clock else utc_now()
 
     def create_tables(self, tables: Sequence[sa.Table]) -> None:
         """Create the tables, of one schema, that do not exist. Several sessions may do so at the same time.
 
-        :raises UnusableDatabase: their schema does not exist, the user may not create them, or another program has
-            made one of these names.
+        :raises UnusableDatabase: the schema is missing, the user may not create tables, or a name is another program's.
         """
-        schema = tables[0].schema
-        where = f"the schema '{schema}'" if schema else "the connection's schema"
+        where = f"the schema '{tables[0].schema}'" if tables[0].schema else "the connection's schema"
         try:
             self.retry(lambda: self._create_missing(tables))
         except DBAPIError as error:
@@ -240,9 +209,7 @@ class Database:
 
             connection.row_factory = tuple_row
         elif driver == "psycopg2":
-            from psycopg2.extensions import cursor
-
-            connection.cursor_factory = cursor
+            connection.cursor_factory = None
         elif driver == "sqlite3":
             connection.isolation_level = connection.row_factory = None  # SQLAlchemy begins, and not the driver
             connection.execute(f"PRAGMA busy_timeout = {self.timeout * 1_000:.0f}")
@@ -271,35 +238,34 @@ class Database:
 
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
-        """Keep others from the file of DuckDB, which reads its header before it locks it, and creates it unlocked.
+        """Keep others from the file of DuckDB, which reads it before it locks it, and would overwrite their commits.
 
-        Of two transactions that open it at once, the later would write over what the other has committed. A second file
-        tells threads and tasks apart; the lock of the file itself, which a process has only once, other programs.
+        A second file tells threads and tasks apart; the lock of the file itself, which a process has only once, other
+        programs.
         """
         if (path := self._find_file()) is None:
-            raise UnsupportedDatabase(
-                "The connection leads to no file of DuckDB: set its host to the path of one. A database in memory is "
-                "lost when the process ends"
-            )
+            text = "set its host to the path of one. A database in memory is lost when the process ends"
+            raise UnsupportedDatabase(f"The connection leads to no file of DuckDB: {text}")
         with Path(f"{path}.lock").open("w") as file:
-            self._wait(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            self._wait(partial(fcntl.flock, file, _LOCK))
             with path.open("r+b") if path.exists() else nullcontext(file) as locked:
-                self._wait(lambda: fcntl.lockf(locked, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                self._wait(partial(fcntl.lockf, locked, _LOCK))
                 yield
 
     def _wait(self, attempt: Callable[[], T]) -> T:
-        """Repeat an attempt as long as others have the file of DuckDB open."""
-        deadline = time.monotonic() + self.timeout
-        while True:
-            try:
-                return attempt()
-            except Exception as error:
-                if not isinstance(error, BlockingIOError) and not any(text in str(error) for text in _BUSY):
-                    raise
-                if time.monotonic() > deadline:
-                    text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
-                    raise WarehouseBusy(f"{text}: {error}") from error
-            time.sleep(0.005)
+        """Call what fails as long as a file of DuckDB is in use."""
+        try:
+            return _retrying(_is_busy, wait_fixed(0.005), self.timeout)(attempt)
+        except Exception as error:
+            if not _is_busy(error):
+                raise
+            text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
+            raise WarehouseBusy(f"{text}: {error}") from error
+
+
+def _retrying(is_passing: Callable[[BaseException], bool], wait: wait_base, seconds: float) -> Retrying:
+    retry, stop = retry_if_exception(is_passing), stop_after_delay(seconds)
+    return Retrying(retry=retry, wait=wait, stop=stop, reraise=True)
 
 
 def _check_columns(tx: sa.Connection, table: sa.Table) -> None:
@@ -313,13 +279,19 @@ def _check_columns(tx: sa.Connection, table: sa.Table) -> None:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether the values of a row may have caused an error, of the database or of its driver."""
+    """Return whether the values of a row may have caused an error."""
     code = code_of(error)
     of_class = code[:2] if isinstance(code, str) else code
     return isinstance(error, DataError | IntegrityError | ValueError) or of_class in _OF_VALUES
 
 
-def _is_one_of(error: DBAPIError, kinds: Iterable[str | int]) -> bool:
-    """Return whether an error is one of these, by SQLSTATE, number or text."""
-    code = code_of(error)
-    return any(code == kind or (isinstance(kind, str) and " " in kind and kind in str(error.orig)) for kind in kinds)
+def _is_one_of(error: DBAPIError, kinds: Sequence[str | int]) -> bool:
+    return code_of(error) in kinds or any(f"{kind}" in f"{error.orig}" for kind in kinds if " " in f"{kind}")
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return isinstance(error, DBAPIError) and _is_one_of(error, _CONFLICTS)
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, BlockingIOError) or any(text in str(error) for text in _BUSY)

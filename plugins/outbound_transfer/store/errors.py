@@ -6,14 +6,15 @@ import re
 from typing import Any, Final
 
 from outbound_transfer.client.errors import OutboundTransferError
+from outbound_transfer.store.personal_data import ADDRESS
 
 #: What databases say of a full disk.
 _FULL: Final = re.compile("disk( is)? full|no space left", re.IGNORECASE)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a database's message: the others may quote a row."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """Return the first line of a database's message, without addresses: the others may quote a row."""
+    return ADDRESS.sub("***", next(iter(str(error).strip().splitlines()), type(error).__name__))
 
 
 def code_of(error: BaseException | None) -> Any:
@@ -93,8 +94,7 @@ class InvalidName(WarehouseError, ValueError):
 class PageRefused(WarehouseError):
     """The database refuses a page, whatever its rows have in them. Nothing was loaded.
 
-    What to do: mend what the message names (a permission, a constraint, a full disk). The page stays in the feed, and
-    the next run loads it.
+    What to do: mend what the message names (a permission, a constraint, a full disk). The next run loads the page.
     """
 
 
@@ -129,9 +129,7 @@ class InvalidCursor(WarehouseError):
 
 
 class CursorMoved(WarehouseError):
-    """The cursor changed: another reader loaded the page, or a user reset it.
-
-    Nothing was loaded.
+    """The cursor changed: another reader loaded the page, or a user reset it. Nothing was loaded.
 
     What to do: run one ingestion for each account (``max_active_runs=1``). The task stops and succeeds. After a
     command, see ``feed status``, and repeat it if it is still right.
@@ -147,20 +145,17 @@ class KeyOfAnotherUser(WarehouseError):
 
 
 class OtherAccount(WarehouseError):
-    """The connection leads to another account than the one that the name of the account is bound to.
+    """The account's name is bound to another account than the connection's. Nothing was loaded.
 
-    Nothing was loaded.
-
-    What to do: correct the connection, or set another ``account``. If the account has moved to another address, do what
-    the message says. Not retried.
+    What to do: correct the connection, or set another ``account``. If the account has moved, do what the message says.
+    Not retried.
     """
 
 
 class WarehouseBusy(WarehouseError):
     """Other processes locked the database for too long; a retry may succeed.
 
-    What to do: close the program that has the DuckDB file open; readers open it with ``read_only=True``, and not for
-    long.
+    What to do: close the program that has the DuckDB file open. Readers open it briefly, with ``read_only=True``.
     """
 
 

@@ -18,10 +18,7 @@ _COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw
 
 
 def content_digest(event: Event) -> str:
-    """Return a digest of an event's type, timestamp and values; however their JSON is written, it is the same.
-
-    :param event: as received, or as stored: with :attr:`~.events.Event.raw` alone, which may be erased.
-    """
+    """Return a digest of type, timestamp and values, however their JSON is written; of an erased event, the same."""
     if digest := read_erased_digest(event.raw):
         return digest
     if event.raw is not None:
@@ -42,12 +39,8 @@ def event_of(row: Mapping[str, Any]) -> Event:
 
 
 def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[Event]:
-    """Return the events whose content is not that of the known event of the same id, or of the first among them.
-
-    :param known: by id.
-    """
-    first = dict(known)
-    conflicts = []
+    """Return the events whose content is not that of the ``known`` one of their id, or of the first among them."""
+    first, conflicts = dict(known), []
     for event in events:
         before = first.setdefault(event.event_id, event)
         if before is not event and content_digest(before) != content_digest(event):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from msgspec.structs import asdict, replace
 from sqlalchemy.exc import DBAPIError
 
 from outbound_transfer.client.events import MAX_CURSOR, Event, Page, RejectedLine
-from outbound_transfer.store.accounts import bind_account
 from outbound_transfer.store.destination import (
     MAX_NOTE,
     EventDestination,
+    FeedStatus,
     Loaded,
     PollRecord,
     check_account,
@@ -28,8 +28,8 @@ from outbound_transfer.store.errors import CursorMoved, InvalidCursor, PageRefus
 from outbound_transfer.store.event_content import event_of, find_conflicts
 from outbound_transfer.store.insert import MAX_KEYS, Row, insert_new
 from outbound_transfer.store.schema import FEED, Tables
-from outbound_transfer.store.tables import EVENTS, FEED_CURSOR, FEED_POLLS, REJECTED_LINES
-from outbound_transfer.store.values import read_event_time, storable_text
+from outbound_transfer.store.tables import FEED_CURSOR
+from outbound_transfer.store.values import read_event_time, storable_text, utc_now
 from outbound_transfer.wording import pluralize
 
 log = logging.getLogger(__name__)
@@ -37,16 +37,19 @@ log = logging.getLogger(__name__)
 #: Why an event is a rejected line whose id is that of another event.
 OTHER_CONTENT: Final = "an event with this id and other content is stored"
 
-#: Events in a warning.
-_MAX_NAMED: Final = 3
 
-
-class _RolledBack(Exception):
-    """Ends a trial."""
+def read_cursors(tables: Tables) -> dict[str, Any]:
+    """Return the cursors of all feeds that have been read, by account."""
+    cursors = tables.named(FEED_CURSOR)
+    with tables.database.begin(reads_only=True) as tx:
+        if not sa.inspect(tx).has_table(cursors.name, cursors.schema):
+            return {}
+        query = sa.select(cursors.c.account, cursors.c.cursor).order_by(cursors.c.account)
+        return dict(tx.execute(query).tuples().all())
 
 
 class EventStore(EventDestination):
-    """The stored events, cursor, polls and rejected lines of one feed.
+    """The stored events, cursor, polls and rejected lines of one feed. Each command is recorded in the log of polls.
 
     :param account: name of the feed's account, at most 250 characters; several accounts share the tables.
     :param clock: returns the time of rows; default: the database's, as the clocks of workers differ.
@@ -56,18 +59,15 @@ class EventStore(EventDestination):
     def __init__(self, tables: Tables, account: str, *, clock: Callable[[], datetime] | None = None) -> None:
         check_account(account)
         self.tables, self.database, self.account, self._clock = tables, tables.database, account, clock
-        self._events, self._cursor = tables.named(EVENTS), tables.named(FEED_CURSOR)
-        self._rejected, self._polls = tables.named(REJECTED_LINES), tables.named(FEED_POLLS)
+        self._events, self._cursor, self._rejected, self._polls = map(tables.named, FEED)
 
     def _now(self, tx: sa.Connection) -> datetime:
-        now = self._clock() if self._clock else tx.scalar(sa.select(self.database.clock()))
-        assert isinstance(now, datetime)
-        return now
+        return self._clock() if self._clock else self.database.now(tx)
 
     def get_or_create_cursor(self) -> int:
         try:
             return self.read_cursor()
-        except (UnknownFeed, DBAPIError):  # the tables may be missing
+        except (UnknownFeed, DBAPIError):  # a table of another program may have the name
             self.tables.create(FEED)
             self.database.retry(self._insert_cursor)
         return self.read_cursor()
@@ -78,28 +78,24 @@ class EventStore(EventDestination):
             insert_new(tx, self._cursor, [{"account": self.account, "cursor": 0, "updated_at": self._now(tx)}])
 
     def bind_account(self, address: str) -> None:
-        bind_account(self.tables, self.account, address)
+        self.tables.bind_account(self.account, address)
+
+    def read_address(self) -> str | None:
+        return self.tables.read_address(self.account)
 
     def read_cursor(self) -> int:
-        """Return the cursor of a feed that has been read before; create nothing.
-
-        :raises UnknownFeed: there is no cursor.
-        :raises InvalidCursor: the stored value is not a cursor.
-        """
-        query = sa.select(self._cursor.c.cursor).where(self._cursor.c.account == self.account)
-        with self.database.begin(reads_only=True) as tx:
-            position = tx.scalar(query)
-        if position is None:
-            raise UnknownFeed(f"the feed {self.account} has no cursor: its next ingestion sees to it")
+        cursors = read_cursors(self.tables)
+        if self.account not in cursors:
+            raise self._unknown_feed("database", list(cursors))
+        position = cursors[self.account]
         if not isinstance(position, int) or not 0 <= position <= MAX_CURSOR:
-            raise InvalidCursor(
-                f"the cursor of the feed {self.account} is {position!r}: set it to 0, or to where it was"
-            )
+            text = f"the cursor of the feed {self.account} is {position!r}"
+            raise InvalidCursor(f"{text}: set it to 0, or to where it was")
         return position
 
     def load_page(self, page: Page, max_rejected: int | None = None) -> Loaded:
         try:
-            return self._load(page, max_rejected)
+            return self.database.retry(lambda: self._load(page, max_rejected))
         except (DBAPIError, ValueError) as error:
             if not is_refusal(error):
                 raise
@@ -107,17 +103,10 @@ class EventStore(EventDestination):
         if refused and len(refused) == len(page.events):
             reason = next(iter(refused.values()))
             raise PageRefused(f"the database refuses any row of the page after {page.cursor}: {reason}")
-        # In ASCII, because the database may have refused other characters.
-        reasons = {
-            line: f"the database refused it: {reason.encode('ascii', 'backslashreplace').decode()}"
-            for line, reason in refused.items()
-        }
-        return self._load(_reject(page, reasons), max_rejected)
+        storable = _reject(page, {line: f"the database refused it: {reason}" for line, reason in refused.items()})
+        return self.database.retry(lambda: self._load(storable, max_rejected))
 
     def _load(self, page: Page, max_rejected: int | None) -> Loaded:
-        return self.database.retry(lambda: self._load_in_transaction(page, max_rejected))
-
-    def _load_in_transaction(self, page: Page, max_rejected: int | None) -> Loaded:
         with self.database.begin() as tx:
             # First, because it locks the row: readers that race for one page queue here.
             self.compare_and_set_cursor(tx, page.cursor, page.next_cursor)
@@ -127,16 +116,9 @@ class EventStore(EventDestination):
                 page = self._reject_conflicts(tx, page)
             check_rejected(page, max_rejected)
             self._save_rejected(tx, page, now)
-            poll = PollRecord(
-                status=200,
-                events=len(page.events),
-                new_events=new,
-                rejected=len(page.rejected),
-                cursor_from=page.cursor,
-                cursor_to=page.next_cursor,
-                has_more=page.has_more,
-            )
-            self.append_poll(tx, poll)
+            moved: dict[str, Any] = {"cursor_to": page.next_cursor, "has_more": page.has_more}
+            moved |= {"events": len(page.events), "new_events": new, "rejected": len(page.rejected)}
+            self._append_poll(tx, PollRecord(status=200, cursor_from=page.cursor, **moved), now)
         return Loaded(page, new)
 
     def _refusal(self, event: Event) -> str | None:
@@ -144,13 +126,13 @@ class EventStore(EventDestination):
         try:
             with self.database.begin() as tx:
                 insert_new(tx, self._events, [self._event_row(event, 0, self._now(tx))])
-                raise _RolledBack
-        except _RolledBack:
-            return None
+                tx.rollback()
         except (DBAPIError, ValueError) as error:
             if not is_refusal(error):
                 raise
-            return words_of(error).replace("\0", " ")
+            # In ASCII, because the database may have refused other characters.
+            return words_of(error).replace("\0", " ").encode("ascii", "backslashreplace").decode()
+        return None
 
     def _reject_conflicts(self, tx: sa.Connection, page: Page) -> Page:
         """Return the page with the events as rejected lines whose id is that of another event."""
@@ -161,27 +143,15 @@ class EventStore(EventDestination):
                 known[row["event_id"]] = event_of(dict(row))
         conflicts = find_conflicts(page.events, known)
         if conflicts:
-            some = ", ".join(f"{event.event_id!r}" for event in conflicts[:_MAX_NAMED])
-            log.warning(
-                "%s of the page after cursor %d with the id of another event and other content (%s%s): stored as "
-                "rejected lines",
-                pluralize(len(conflicts), "event"),
-                page.cursor,
-                some,
-                ", …" if len(conflicts) > _MAX_NAMED else "",
-            )
+            count, first = pluralize(len(conflicts), "rejected line"), conflicts[0].event_id
+            log.warning("%s of the page after cursor %d, as of %r: %s", count, page.cursor, first, OTHER_CONTENT)
         return _reject(page, {event.line_number: OTHER_CONTENT for event in conflicts})
 
     def compare_and_set_cursor(self, tx: sa.Connection, old: int, new: int) -> None:
-        """Set the cursor from ``old`` to ``new``.
-
-        :raises CursorMoved: the stored cursor is not ``old``.
-        """
-        now = self._clock() if self._clock else self.database.clock()
         is_row = (self._cursor.c.account == self.account) & (self._cursor.c.cursor == old)
-        update = sa.update(self._cursor).where(is_row).values(cursor=new, updated_at=now)
+        now = self._clock() if self._clock else utc_now()
         # The time changes with each write, so the count does not depend on what a driver counts.
-        if tx.execute(update).rowcount != 1:
+        if tx.execute(sa.update(self._cursor).where(is_row).values(cursor=new, updated_at=now)).rowcount != 1:
             raise CursorMoved(f"the cursor of the feed {self.account} is no longer {old}")
 
     def _save_rejected(self, tx: sa.Connection, page: Page, now: datetime) -> None:
@@ -193,51 +163,107 @@ class EventStore(EventDestination):
             for at in range(0, len(digests), MAX_KEYS):
                 is_known = rejected.line_digest.in_(digests[at : at + MAX_KEYS])
                 tx.execute(sa.delete(self._rejected).where(of_account, is_known))
-        rows = [
-            {
-                "account": self.account,
-                "line_digest": _digest(line.raw),
-                "cursor_from": page.cursor,
-                "line_number": line.line_number,
-                "raw": line.raw,
-                "reason": line.reason,
-                "loaded_at": now,
-            }
-            for line in page.rejected
-        ]
+        of_page = {"account": self.account, "cursor_from": page.cursor, "loaded_at": now}
+        rows = [{**asdict(line), "line_digest": _digest(line.raw), **of_page} for line in page.rejected]
         insert_new(tx, self._rejected, rows)
 
-    def append_poll(self, tx: sa.Connection, poll: PollRecord) -> None:
-        """Insert a poll in an open transaction."""
+    def _append_poll(self, tx: sa.Connection, poll: PollRecord, now: datetime | None = None) -> None:
         note = None if poll.note is None else storable_text(poll.note)[:MAX_NOTE]
-        row = {**asdict(poll), "note": note, "account": self.account, "polled_at": self._now(tx)}
-        tx.execute(sa.insert(self._polls).values(poll_id=uuid.uuid4().hex, **row))
+        row = {**asdict(poll), "note": note, "account": self.account, "polled_at": now or self._now(tx)}
+        tx.execute(sa.insert(self._polls), {"poll_id": uuid.uuid4().hex, **row})
 
     def log_poll(self, poll: PollRecord) -> None:
         with self.database.begin() as tx:
-            self.append_poll(tx, poll)
+            self._append_poll(tx, poll)
 
     def _event_row(self, event: Event, cursor: int, now: datetime) -> Row:
+        data, extra = (event.data, event.extra_fields) if event.raw is None else (None, None)
         return {
             "account": self.account,
             "event_id": event.event_id,
             "type": event.type,
             "timestamp": event.timestamp,
             "occurred_at": read_event_time(event.timestamp),
-            "data": event.data if event.raw is None else None,
-            "extra_fields": event.extra_fields if event.raw is None else None,
+            "data": data,
+            "extra_fields": extra,
             "raw": event.raw,
             "cursor_from": cursor,
             "line_number": event.line_number,
             "loaded_at": now,
         }
 
+    def _select(self, table: sa.Table, *columns: Any) -> sa.Select[Any]:
+        return sa.select(*columns).select_from(table).where(table.c.account == self.account)
+
+    def status(self, *, counts: bool = True) -> FeedStatus:
+        cursor, polls, events, count = self.read_cursor(), self._polls.c, self._events.c, sa.func.count()
+        of_polls = self._select(self._polls, polls.polled_at, polls.status, polls.note, polls.has_more)
+        last_poll = of_polls.where(polls.action == "poll").order_by(polls.polled_at.desc()).limit(1)
+        newest = [sa.func.max(column, type_=column.type) for column in (events.loaded_at, events.occurred_at)]
+        found, no_poll = FeedStatus(account=self.account, address=self.read_address(), cursor=cursor), (None,) * 4
+        with self.database.begin(reads_only=True) as tx:
+            updated_at = tx.scalar(self._select(self._cursor, self._cursor.c.updated_at))
+            polled_at, status, note, _ = tx.execute(last_poll).first() or no_poll
+            page_at, *_, has_more = tx.execute(last_poll.where(polls.cursor_to.is_not(None))).first() or no_poll
+            if counts:
+                number, loaded_at, occurred_at = tx.execute(self._select(self._events, count, *newest)).one()
+                rejected = tx.scalar(self._select(self._rejected, count))
+                found = replace(found, events=number, rejected=rejected, loaded_at=loaded_at, occurred_at=occurred_at)
+        caught_up = None if page_at is None else not has_more
+        of_poll = {"page_at": page_at, "caught_up": caught_up, "polled_at": polled_at, "status": status, "note": note}
+        return replace(found, updated_at=updated_at, **of_poll)
+
+    def find_problems(self) -> Iterator[str]:
+        position, polls = self.read_cursor(), self._polls.c
+        moves = self._select(self._polls, polls.cursor_from, polls.cursor_to, polls.polled_at)
+        moves = moves.where(polls.cursor_to.is_not(None)).order_by(polls.polled_at)
+        with self.database.begin(reads_only=True) as tx:
+            for name, table in (("events", self._events), ("rejected_lines", self._rejected)):
+                if count := tx.scalar(self._select(table, sa.func.count()).where(table.c.cursor_from >= position)):
+                    yield (
+                        f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was set "
+                        "back or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these "
+                        "pages"
+                    )
+            others = self._select(self._rejected, sa.func.count()).where(self._rejected.c.reason == OTHER_CONTENT)
+            if count := tx.scalar(others):
+                yield (
+                    f"{pluralize(count, 'rejected line')} with the id of a stored event and other content: the feed "
+                    "has changed the event, or it was that of another account"
+                )
+            at: int | None = None
+            with tx.execute(moves.execution_options(yield_per=1_000)) as found:
+                for start, end, moved_at in found:
+                    if at not in (None, start):
+                        moved = f"was at {at}, and at {start} when it moved next ({moved_at})"
+                        yield f"the cursor {moved}: the log has a gap"
+                    at = end
+            if at not in (None, position):
+                yield f"the cursor is {position}, and the log ends at {at}: it was changed outside the log"
+
+    def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
+        return self._set(to, "reset", "set by command", expected)
+
+    def rebuild_cursor(self) -> tuple[int, int]:
+        newest: list[tuple[datetime, int]] = []
+        with self.database.begin(reads_only=True) as tx:
+            for table in (self._events, self._rejected):
+                rows = self._select(table, table.c.loaded_at, table.c.cursor_from)
+                rows = rows.order_by(table.c.loaded_at.desc(), table.c.cursor_from).limit(1)
+                newest += tx.execute(rows).tuples()
+        return self._set(max(newest)[1] if newest else 0, "rebuild", "from the rows")
+
+    def _set(self, to: int, action: str, note: str, expected: int | None = None) -> tuple[int, int]:
+        position = self.read_cursor()
+        self._check_move(position, to, expected)
+        with self.database.begin() as tx:
+            self.compare_and_set_cursor(tx, position, to)
+            self._append_poll(tx, PollRecord(action=action, cursor_from=position, cursor_to=to, note=note))
+        return position, to
+
 
 def _reject(page: Page, reasons: Mapping[int, str]) -> Page:
-    """Return the page with events as rejected lines.
-
-    :param reasons: by line number.
-    """
+    """Return the page with events as rejected lines, for reasons by line number."""
     lines = page.lines()
     rejected = [*page.rejected, *(RejectedLine(at, lines[at - 1], reason) for at, reason in reasons.items())]
     return replace(

@@ -1,12 +1,38 @@
-"""A row of the table of deliveries, as tasks write it; no SQLAlchemy is imported."""
+"""Rows of the table of deliveries as tasks write them, and statuses in tables. SQLAlchemy is not imported."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL
+
+#: Statuses that no longer change (service-api.md, R18).
+TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
+
+#: Status of a transfer that the service has no longer. It knows neither this one nor those below.
+DELETED: Final = "deleted"
+
+#: Status of a draft that a rehearsal has discarded instead of sending it; that a person is asked to approve; and whose
+#: send has begun, until its outcome is known.
+REHEARSED: Final = "rehearsed"
+WAITS_FOR_APPROVAL: Final = "waits for approval"
+IN_DOUBT: Final = "in doubt"
+
+#: Statuses of a delivery without a draft: its last attempt failed; it is at work, was skipped, or discarded its draft.
+FAILED: Final = "failed"
+NO_DRAFT: Final = "no draft"
+
 #: What the column ``phase`` says of a draft that is handed on, while a person is asked to approve it.
 ASKED: Final = "asked"
+
+
+def status_rank(status: str) -> int:
+    """Return how late a status is: the rank of a transfer's status never decreases (service-api.md, R18)."""
+    if status in (*TERMINAL_STATUSES, DELETED):
+        return 3
+    # A transfer with an unknown status (service-api.md, R5) was sent.
+    return {DRAFT: 0, PARTIAL: 2}.get(status, 1)
 
 
 class Stored(NamedTuple):
@@ -28,6 +54,7 @@ class Stored(NamedTuple):
     map_index: int = -1
     try_number: int = 0
     is_rehearsal: bool = False
+    security: str = ""
 
 
 class Kept(NamedTuple):

@@ -1,4 +1,4 @@
-"""The tables in a database, with the names that they have there."""
+"""The tables of events and transfers in a database, with the names that they have there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from outbound_transfer.store.config import DEFAULT_PREFIX, check_prefix, check_schema, find_connection, sql_hook
+from outbound_transfer.store.destination import check_address
 from outbound_transfer.store.engine import Database, HookLike
-from outbound_transfer.store.naming import DEFAULT_PREFIX, check_prefix, check_schema
+from outbound_transfer.store.insert import insert_new
 from outbound_transfer.store.tables import (
     ACCOUNTS,
     EVENTS,
@@ -21,6 +23,7 @@ from outbound_transfer.store.tables import (
     TRANSFERS,
     with_names,
 )
+from outbound_transfer.store.values import utc_now
 
 #: Bytes of a table's name; the database would shorten a longer one silently.
 _MAX_NAME: Final = {"postgresql": 63, "mysql": 64, "sqlite": 1_000, "duckdb": 1_000}
@@ -63,9 +66,38 @@ class Tables:
             return all(there.has_table(self.named(each).name, self.schema) for each in tables)
 
     def create(self, tables: Iterable[sa.Table]) -> None:
-        """Create the tables that do not exist. Several sessions may do so at the same time.
-
-        :raises UnusableDatabase: their schema does not exist, the user may not create them, or another program has
-            made one of these names.
-        """
+        """Create the tables that do not exist; see :meth:`.Database.create_tables`."""
         self.database.create_tables([self.named(each) for each in tables])
+
+    def bind_account(self, account: str, address: str) -> None:
+        """Bind an account's name to a site address, unless it is bound.
+
+        :raises OtherAccount: it is bound to another one.
+        """
+        self.create([ACCOUNTS])
+        accounts = self.named(ACCOUNTS)
+
+        def bind() -> str | None:
+            with self.database.begin() as tx:
+                insert_new(tx, accounts, [{"account": account, "address": address, "bound_at": utc_now()}])
+                return tx.scalar(sa.select(accounts.c.address).where(accounts.c.account == account))
+
+        remedy = f"delete its row in the table {accounts.name}"
+        check_address(account, self.database.retry(bind), address, remedy)
+
+    def read_address(self, account: str) -> str | None:
+        """Return the site address that an account's name is bound to; None if it is not bound."""
+        accounts = self.named(ACCOUNTS)
+        with self.database.begin(reads_only=True) as tx:
+            there = sa.inspect(tx).has_table(accounts.name, self.schema)
+            query = sa.select(accounts.c.address).where(accounts.c.account == account)
+            return tx.scalar(query) if there else None
+
+
+def open_tables(sql_conn_id: str, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
+    """Return the tables in the database of a connection, without connecting.
+
+    :raises NotASqlConnection: the connection's hook is not a ``DbApiHook``.
+    :raises UnsupportedDatabase: events and transfers are not stored in its database.
+    """
+    return Tables(sql_hook(find_connection(sql_conn_id)), prefix=prefix, schema=schema)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, Index, MetaData, Table
+from sqlalchemy import Column, Computed, Index, MetaData, Table
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
+from outbound_transfer.client.models import DRAFT
 from outbound_transfer.store.destination import MAX_ACCOUNT_LENGTH
+from outbound_transfer.store.rows import ASKED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED, WAITS_FOR_APPROVAL
 from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
 
 TEXT: Final = Text()
@@ -27,22 +29,17 @@ _METADATA: Final = MetaData()
 
 
 def _column(
-    name: str,
-    type_: TypeEngine[Any],
-    comment: str,
-    *,
-    key: bool = False,
-    null: bool = False,
-    personal: bool = False,
+    name: str, type_: TypeEngine[Any], comment: str, *more: Any, key: bool = False, null: bool = False
 ) -> Column[Any]:
-    """Return a column; ``personal`` if it may say something about a person."""
-    if personal:
-        comment = f"{comment}. {PERSONAL_DATA}"
-    info = {"personal": True} if personal else {}
     # Some names are reserved words in some databases, so all of them are quoted.
-    return Column(
-        name, type_, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True, info=info
-    )
+    return Column(name, type_, *more, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True)
+
+
+def _personal(name: str, type_: TypeEngine[Any], comment: str, *, null: bool = False) -> Column[Any]:
+    """Return a column that may say something about a person."""
+    column = _column(name, type_, f"{comment}. {PERSONAL_DATA}", null=null)
+    column.info["personal"] = True
+    return column
 
 
 def _account(comment: str = "the account", *, key: bool = True) -> Column[Any]:
@@ -67,16 +64,15 @@ EVENTS: Final = Table(
         "without a zone is taken as UTC; a number is not interpreted",
         null=True,
     ),
-    _column("data", JSON, "the payload; NULL if the event has none or `raw` contains it", null=True, personal=True),
-    _column("extra_fields", JSON, "undocumented fields of the event as one JSON object", null=True, personal=True),
-    _column(
+    _personal("data", JSON, "the payload; NULL if the event has none or `raw` contains it", null=True),
+    _personal("extra_fields", JSON, "undocumented fields of the event as one JSON object", null=True),
+    _personal(
         "raw",
         TEXT,
         "the whole line as received, if a JSON column would reject or change it (a NUL character, an unpaired "
         "surrogate, a repeated name, an extreme number); `(erased)` and a digest if the payload was erased; otherwise "
         "NULL",
         null=True,
-        personal=True,
     ),
     _column("cursor_from", WHOLE, "the cursor of the request that returned the page"),
     _column("line_number", WHOLE, "the line within that page, from 1"),
@@ -101,8 +97,8 @@ REJECTED_LINES: Final = Table(
     _column("line_digest", Text(64), "the SHA-256 of the line as it was received", key=True),
     _column("cursor_from", WHOLE, "the cursor of the request that returned the page"),
     _column("line_number", WHOLE, "the line within that page, from 1"),
-    _column("raw", BYTES, "the line's bytes", personal=True),
-    _column("reason", TEXT, "why the line was rejected", personal=True),
+    _personal("raw", BYTES, "the line's bytes"),
+    _personal("reason", TEXT, "why the line was rejected"),
     _column("loaded_at", TIME, "when the page was first loaded"),
     comment="Lines that are not valid events, or that the database cannot store in any other form; equal ones once.",
 )
@@ -113,11 +109,7 @@ FEED_POLLS: Final = Table(
     _column("poll_id", Text(32), "an opaque unique id", key=True),
     _account(key=False),
     _column("polled_at", TIME, "when the response arrived"),
-    _column(
-        "action",
-        TEXT,
-        "`poll`; or `reset`, `rebuild`: a command changed the cursor",
-    ),
+    _column("action", TEXT, "`poll`; or `reset`, `rebuild`: a command changed the cursor"),
     _column("status", WHOLE, "HTTP status; NULL without a response and for commands", null=True),
     _column("events", WHOLE, "events in the page; 0 if nothing was loaded"),
     _column("new_events", WHOLE, "events that were not in the table before"),
@@ -125,7 +117,7 @@ FEED_POLLS: Final = Table(
     _column("cursor_from", WHOLE, "the cursor before"),
     _column("cursor_to", WHOLE, "the cursor after; NULL if nothing was loaded", null=True),
     _column("has_more", FLAG, "whether the feed had more; NULL if it did not say", null=True),
-    _column("note", TEXT, "what failed, or who ran the command", null=True, personal=True),
+    _personal("note", TEXT, "what failed, or who ran the command", null=True),
     Index("feed_polls_1", "account", "polled_at"),
     comment="One row for each request to the feed and each maintenance command: the client's counterpart of the "
     "service's feed usage log.",
@@ -138,7 +130,7 @@ TRANSFERS: Final = Table(
     _transfer_id(),
     _column("conn_id", TEXT, "the Airflow connection whose key listed it. A key sees its own user's transfers only"),
     _column("status", TEXT, "the last known status, or `deleted` if the service no longer has the transfer"),
-    _column("subject", TEXT, "as sent", personal=True),
+    _personal("subject", TEXT, "as sent"),
     _column("sent_at", TIME, "when it was sent", null=True),
     _column("expires_at", TIME, "when pickup ends", null=True),
     _column("recipient_count", WHOLE, "number of recipients"),
@@ -154,8 +146,8 @@ RECIPIENTS: Final = Table(
     _account(),
     _transfer_id(),
     _column("position", WHOLE, "the position within the transfer, from 1; an address may occur twice", key=True),
-    _column("email", TEXT, "address; empty if the option `recipients` is `none`", personal=True),
-    _column("name", TEXT, "name", personal=True),
+    _personal("email", TEXT, "address; empty if the option `recipients` is `none`"),
+    _personal("name", TEXT, "name"),
     _column("picked_up_at", TIME, "when this recipient downloaded; NULL until then", null=True),
     comment="The recipients of these transfers.",
 )
@@ -164,17 +156,8 @@ TRANSFER_SYNC: Final = Table(
     "transfer_sync",
     _METADATA,
     _account(),
-    _column(
-        "conn_id",
-        Text(MAX_ACCOUNT_LENGTH),
-        "the Airflow connection whose key listed the transfers",
-        key=True,
-    ),
-    _column(
-        "synced_until",
-        TIME,
-        "every transfer of the key's user that was sent up to this time is in `transfers`",
-    ),
+    _column("conn_id", Text(MAX_ACCOUNT_LENGTH), "the Airflow connection whose key listed the transfers", key=True),
+    _column("synced_until", TIME, "every transfer of the key's user that was sent up to this time is in `transfers`"),
     _column("updated_at", TIME, "when this row was last written"),
     comment="How far the list of transfers has been read completely. A run that fails leaves it unchanged.",
 )
@@ -190,6 +173,55 @@ ACCOUNTS: Final = Table(
 
 #: In the order of docs/tables.md.
 TABLES: Final = tuple(_METADATA.tables.values())
+
+_IF_UNSENT: Final = f"CASE WHEN status IN ('', '{DRAFT}') THEN '{{}}' ELSE status END"
+
+#: What the page shows as a delivery's status, in SQL.
+_SHOWN_STATUS: Final = (
+    f"CASE WHEN phase = 'sending' THEN {_IF_UNSENT.format(IN_DOUBT)}"
+    f" WHEN phase = '{ASKED}' THEN {_IF_UNSENT.format(WAITS_FOR_APPROVAL)}"
+    f" WHEN transfer_id <> '' THEN {_IF_UNSENT.format(DRAFT)}"
+    f" WHEN is_rehearsal THEN '{REHEARSED}' WHEN error <> '' THEN '{FAILED}' ELSE '{NO_DRAFT}' END"
+)
+
+DELIVERIES: Final = Table(
+    "deliveries",
+    MetaData(),
+    _column("delivery", Text(64), "digest of the task instance or the delivery key", key=True),
+    _column("version", WHOLE, "raised by each write of a delivery"),
+    _column("is_keyed", FLAG, "whether a delivery key identifies it"),
+    _column("account", Text(255), "where the draft was made: the site address; empty if there is none"),
+    _column("transfer_id", Text(255), "the draft or the sent transfer; empty if there is none"),
+    _column("phase", Text(16), "empty, draft, handed_on, asked, sending (or sent) or discarding"),
+    _column("is_rehearsal", FLAG, "whether the draft is never sent, as its connection rehearses"),
+    _column("security", Text(16), "how recipients authenticate; empty for the account's default"),
+    _column("twin", Text(64), "the same in tasks of a run that deliver the same"),
+    _column("run_started", Text(40), "start of the run that has claimed it last"),
+    _personal("memory", TEXT, "what tasks remember, as JSON: digests, and each file's name and size"),
+    _column("dag_id", Text(250), "of the task instance that has claimed it last; empty if nothing is shown"),
+    _column("run_id", Text(250), "its run"),
+    _column("task_id", Text(250), "its task id"),
+    _column("map_index", WHOLE, "its map index; -1 if the task is not mapped"),
+    _column("try_number", WHOLE, "its try number"),
+    _column("conn_id", Text(250), "the Airflow connection"),
+    _column("status", Text(40), "the last status that a task, a wait or a listing has seen"),
+    _personal("subject", TEXT, "as sent"),
+    _column("recipient_count", WHOLE, "number of recipients"),
+    _column("picked_up_count", WHOLE, "recipients who had picked up by then"),
+    _column("sent_at", TIME, "when it was sent", null=True),
+    _column("expires_at", TIME, "when pickup ends", null=True),
+    _personal("recipients", TEXT, "email, name and picked_up_at of each, as JSON"),
+    _personal("error", TEXT, "what ended the last attempt, on one line; empty if nothing did"),
+    _column("created_at", TIME, "when its draft was made; before that, when a task claimed it"),
+    _column("day", Text(10), "the day of that in UTC, for example 2026-01-31"),
+    _column("updated_at", TIME, "when a delivery wrote it last"),
+    _column("shown_status", Text(40), "the status on the page", Computed(_SHOWN_STATUS, True), null=True),
+    Index("deliveries_transfer", "transfer_id"),
+    Index("deliveries_twin", "twin"),
+    Index("deliveries_created", "created_at"),
+    Index("deliveries_day", "day", "dag_id", "shown_status"),  # the page counts without reading any row
+    comment="Deliveries, one row each: what their tasks remember, and what the page shows.",
+)
 
 
 def with_names(table: Table, prefix: str, schema: str | None = None) -> Table:

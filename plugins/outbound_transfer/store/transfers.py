@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
-from outbound_transfer.client.models import Recipient, Transfer
+from outbound_transfer.client.models import KNOWN_STATUSES, Transfer
 from outbound_transfer.client.new_transfer import normalize_address
-from outbound_transfer.client.outcomes import KNOWN_STATUSES
+from outbound_transfer.store.insert import insert_new
 from outbound_transfer.store.personal_data import ERASED
+from outbound_transfer.store.rows import DELETED, TERMINAL_STATUSES, status_rank
 from outbound_transfer.store.schema import LISTING, Tables
-from outbound_transfer.store.statuses import DELETED, TERMINAL_STATUSES, status_rank
 from outbound_transfer.store.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
 from outbound_transfer.store.values import read_event_time, storable_text, utc_now
 
@@ -24,8 +23,7 @@ from outbound_transfer.store.values import read_event_time, storable_text, utc_n
 MAX_CLOCK_SKEW: Final = timedelta(days=1)
 
 
-@dataclass(frozen=True)
-class SyncState:
+class SyncState(NamedTuple):
     """The state of the tables before the listing is read.
 
     :ivar synced_until: every transfer sent up to then is in the tables; None if the listing was never read completely.
@@ -37,8 +35,12 @@ class SyncState:
 
     def covers(self, page: Sequence[Transfer], seen: set[str]) -> bool:
         """Return whether no transfer after this page can be new or have changed: the listing is newest first."""
+        if self.synced_until is None or not page:
+            return False
         missed = [at for transfer_id, at in self.outstanding.items() if at and transfer_id not in seen]
-        return self.synced_until is not None and _is_mostly_before(page, min([self.synced_until, *missed]))
+        oldest = min([self.synced_until, *missed])
+        # Some times on a page may be wrong: most of them decide.
+        return 2 * sum(at is not None and at < oldest for at in map(sent_at, page)) >= len(page)
 
 
 def latest_sent_at(page: Sequence[Transfer], now: datetime) -> datetime | None:
@@ -50,19 +52,9 @@ def latest_sent_at(page: Sequence[Transfer], now: datetime) -> datetime | None:
     return times[min(max(len(times) // 4, 3), len(times) - 1)] if times else None
 
 
-def _is_mostly_before(page: Sequence[Transfer], time: datetime) -> bool:
-    """Return whether all transfers after this page were sent before ``time``, even if some times on it are wrong."""
-    return bool(page) and 2 * sum(at is not None and at < time for at in map(sent_at, page)) >= len(page)
-
-
 def sent_at(transfer: Transfer) -> datetime | None:
     """Return when a transfer was sent; None if unknown."""
     return read_event_time(transfer.sent_at)
-
-
-def _address(email: str) -> str:
-    """Return what two forms of an address have in common; "" for what is stored in the place of one."""
-    return "" if email == ERASED else normalize_address(email)
 
 
 def is_storable(transfer: Transfer) -> bool:
@@ -97,21 +89,20 @@ class TransferTables:
         """Return what is stored and may still change; create the tables first if necessary."""
         self._tables.create(LISTING)
         sync, transfers = self._sync.c, self._transfers.c
-        of_key = (sync.account == self._account) & (sync.conn_id == self._conn_id)
         is_over = transfers.status.in_([*TERMINAL_STATUSES, DELETED])
-        outstanding = sa.select(transfers.transfer_id, transfers.sent_at).where(self._of_key(), ~is_over)
+        outstanding = sa.select(transfers.transfer_id, transfers.sent_at).where(self._of_key(transfers), ~is_over)
         with self._database.begin() as tx:
-            newest = tx.scalar(sa.select(sync.synced_until).where(of_key))
+            newest = tx.scalar(sa.select(sync.synced_until).where(self._of_key(sync)))
             is_wrong = newest is not None and newest > self.now() + MAX_CLOCK_SKEW
             return SyncState(None if is_wrong else newest, dict(tx.execute(outstanding).tuples().all()))
 
-    def _of_key(self) -> sa.ColumnElement[bool]:
-        return (self._transfers.c.account == self._account) & (self._transfers.c.conn_id == self._conn_id)
+    def _of_key(self, columns: Any) -> sa.ColumnElement[bool]:
+        return sa.and_(columns.account == self._account, columns.conn_id == self._conn_id)
 
     def newest_ids(self, count: int) -> list[str]:
         """Return the ids of the connection's newest transfers, without those that the service no longer has."""
         transfers = self._transfers.c
-        query = sa.select(transfers.transfer_id).where(self._of_key(), transfers.status != DELETED)
+        query = sa.select(transfers.transfer_id).where(self._of_key(transfers), transfers.status != DELETED)
         with self._database.begin() as tx:
             return list(tx.scalars(query.order_by(transfers.sent_at.desc()).limit(count)))
 
@@ -128,115 +119,79 @@ class TransferTables:
 
     def _save(self, page: dict[str, Transfer], requested_at: datetime) -> int:
         transfers = self._transfers.c
-        stored = sa.select(transfers.transfer_id, transfers.status, transfers.picked_up_count, transfers.expires_at)
-        where = (transfers.account == self._account) & transfers.transfer_id.in_(page)
+        of_account = transfers.account == self._account
+        of_page = of_account & transfers.transfer_id.in_(page)
+        query = sa.select(transfers.transfer_id, transfers.status, transfers.picked_up_count, transfers.expires_at)
+        update = sa.update(self._transfers)
         with self._database.begin() as tx:
             # Locked, as another run may store another page with the same transfers.
-            rows = tx.execute(stored.where(where).order_by(transfers.transfer_id).with_for_update()).all()
-            known = {row.transfer_id for row in rows}
+            stored = tx.execute(query.where(of_page).order_by(transfers.transfer_id).with_for_update()).all()
+            known = {row.transfer_id for row in stored}
             new = [transfer for transfer_id, transfer in page.items() if transfer_id not in known]
-            self._insert(tx, new, requested_at)
+            if new:
+                tx.execute(sa.insert(self._transfers), [self._row(each, requested_at) for each in new])
+            if recipients := [row for each in new for row in self._recipient_rows(each)]:
+                tx.execute(sa.insert(self._recipients), recipients)
             if known:
-                seen = {"conn_id": self._conn_id, "seen_at": requested_at}
-                tx.execute(sa.update(self._transfers).where(where).values(seen))
-                self._update(tx, rows, page)
+                tx.execute(update.where(of_page).values(conn_id=self._conn_id, seen_at=requested_at))
+                self._store_pickups(tx, [each for each in page.values() if each.id in known and each.picked_up])
+            if changes := list(filter(None, (_changes(row, page[row.transfer_id]) for row in stored))):
+                tx.execute(update.where(of_account, transfers.transfer_id == sa.bindparam("of_transfer")), changes)
         return len(new)
 
-    def _insert(self, tx: sa.Connection, new: Sequence[Transfer], seen_at: datetime) -> None:
-        if new:
-            tx.execute(sa.insert(self._transfers), [self._row(transfer, seen_at) for transfer in new])
-        if recipients := [row for transfer in new for row in self._recipient_rows(transfer)]:
-            tx.execute(sa.insert(self._recipients), recipients)
-
-    def _update(self, tx: sa.Connection, rows: Iterable[sa.Row[Any]], page: dict[str, Transfer]) -> None:
-        """Update the rows that have changed: no status is taken back, and no pickup."""
-        changes = []
-        for row in rows:
-            transfer = page[row.transfer_id]
-            values = {
-                "status": storable_text(transfer.status),
-                "picked_up_count": max(len(transfer.picked_up), row.picked_up_count),
-                "expires_at": read_event_time(transfer.expires_at),
-            }
-            is_older = row.status in KNOWN_STATUSES and status_rank(row.status) > status_rank(transfer.status)
-            if not is_older and any(value != getattr(row, name) for name, value in values.items()):
-                changes.append({"of_transfer": transfer.id, **values})
-        if changes:
-            columns = self._transfers.c
-            where = (columns.account == self._account) & (columns.transfer_id == sa.bindparam("of_transfer"))
-            tx.execute(sa.update(self._transfers).where(where), changes)
-        if collected := self._with_new_pickups(tx, [page[row.transfer_id] for row in rows]):
-            self._update_pickups(tx, collected)
-
-    def _with_new_pickups(self, tx: sa.Connection, transfers: Iterable[Transfer]) -> list[Transfer]:
-        """Return the transfers with more pickups than are stored."""
-        picked_up = {transfer.id: transfer for transfer in transfers if transfer.picked_up}
-        columns = self._recipients.c
-        query = sa.select(columns.transfer_id, sa.func.count(columns.picked_up_at)).group_by(columns.transfer_id)
-        where = (columns.account == self._account) & columns.transfer_id.in_(picked_up)
-        counts = dict(tx.execute(query.where(where)).tuples().all()) if picked_up else {}
-        return [each for each in picked_up.values() if len(each.picked_up) > counts.get(each.id, 0)]
-
-    def _update_pickups(self, tx: sa.Connection, transfers: Sequence[Transfer]) -> None:
-        columns = self._recipients.c
-        query = sa.select(columns.transfer_id, columns.position, columns.email, columns.picked_up_at)
-        of_account = columns.account == self._account
-        ids = [transfer.id for transfer in transfers]
-        stored = defaultdict[str, list[sa.Row[Any]]](list)
-        for row in tx.execute(query.where(of_account, columns.transfer_id.in_(ids)).order_by(columns.position)):
-            stored[row.transfer_id].append(row)
-        pickups = [
-            {"of_transfer": transfer.id, "at_position": position, "picked_up_at": at}
-            for transfer in transfers
-            for position, at in self._new_pickups(transfer.recipients, stored[transfer.id])
-        ]
-        if pickups:
-            where = (columns.transfer_id == sa.bindparam("of_transfer")) & (
-                columns.position == sa.bindparam("at_position")
-            )
-            tx.execute(sa.update(self._recipients).where(of_account, where), pickups)
-
-    def _new_pickups(
-        self, listed: Iterable[Recipient], stored: Sequence[sa.Row[Any]]
-    ) -> Iterator[tuple[int, datetime | None]]:
-        """Yield position and time of the pickups that are not stored: by address, as a listing has no fixed order.
+    def _store_pickups(self, tx: sa.Connection, transfers: Sequence[Transfer]) -> None:
+        """Store new pickups, by address, as a listing has no fixed order.
 
         An address that is not stored was erased, or has an empty text in its place.
         """
-        known = Counter((_address(row.email), row.picked_up_at) for row in stored if row.picked_up_at)
-        waiting = defaultdict[str, list[int]](list)
-        for row in stored:
-            waiting[_address(row.email)] += [] if row.picked_up_at else [row.position]
-        for recipient in listed:
-            at, email = read_event_time(recipient.picked_up_at), _address(storable_text(recipient.email))
-            email = email if email in waiting else ""
-            if at and known[email, at]:
-                known[email, at] -= 1
-            elif at and waiting[email]:
-                yield waiting[email].pop(0), at
+        columns = self._recipients.c
+        of_page = (columns.account == self._account) & columns.transfer_id.in_([each.id for each in transfers])
+        query = sa.select(columns.transfer_id, columns.email, columns.picked_up_at, columns.position).where(of_page)
+        waiting, known = defaultdict[Any, list[int]](list), Counter[Any]()
+        for transfer_id, email, picked_up_at, position in tx.execute(query.order_by(columns.position)):
+            person = transfer_id, "" if email == ERASED else normalize_address(email)
+            waiting[person] += [] if picked_up_at else [position]
+            known[person, picked_up_at] += 1
+        pickups = list[dict[str, Any]]()
+        for transfer in transfers:
+            for recipient in transfer.recipients:
+                at = read_event_time(recipient.picked_up_at)
+                person = transfer.id, normalize_address(storable_text(recipient.email))
+                person = person if person in waiting else (transfer.id, "")
+                if at and known[person, at]:
+                    known[person, at] -= 1
+                elif at and waiting[person]:
+                    position = waiting[person].pop(0)
+                    pickups.append({"of_transfer": transfer.id, "at_position": position, "picked_up_at": at})
+        if pickups:
+            is_row = sa.and_(
+                columns.account == self._account,
+                columns.transfer_id == sa.bindparam("of_transfer"),
+                columns.position == sa.bindparam("at_position"),
+            )
+            tx.execute(sa.update(self._recipients).where(is_row), pickups)
 
     def mark_listed(self, newest: datetime) -> None:
         """Record that the whole listing was read.
 
         :param newest: :func:`latest_sent_at` of its first page.
         """
-        self._database.retry(lambda: self._mark_listed(newest))
-
-    def _mark_listed(self, newest: datetime) -> None:
         sync, now = self._sync.c, self.now()
-        where = (sync.account == self._account) & (sync.conn_id == self._conn_id)
         values = {"synced_until": newest, "updated_at": now}
-        with self._database.begin() as tx:
-            before = tx.scalar(sa.select(sync.synced_until).where(where).with_for_update())
-            if before is None:
-                tx.execute(sa.insert(self._sync), {"account": self._account, "conn_id": self._conn_id, **values})
-            elif before < newest or before > now + MAX_CLOCK_SKEW:
-                tx.execute(sa.update(self._sync).where(where).values(values))
+        is_older = (sync.synced_until < newest) | (sync.synced_until > now + MAX_CLOCK_SKEW)
+
+        def mark() -> None:
+            with self._database.begin() as tx:
+                insert_new(tx, self._sync, [{"account": self._account, "conn_id": self._conn_id, **values}])
+                tx.execute(sa.update(self._sync).where(self._of_key(sync), is_older).values(values))
+
+        self._database.retry(mark)
 
     def mark_deleted(self, transfer_id: str, requested_at: datetime) -> None:
         """Mark a transfer that the service no longer has."""
         transfers = self._transfers.c
-        where = (transfers.account == self._account) & (transfers.transfer_id == transfer_id)
+        # An id that cannot be stored is nobody's.
+        where = (transfers.account == self._account) & (transfers.transfer_id == storable_text(transfer_id))
         with self._database.begin() as tx:
             tx.execute(sa.update(self._transfers).where(where).values(status=DELETED, seen_at=requested_at))
 
@@ -245,14 +200,12 @@ class TransferTables:
             "account": self._account,
             "transfer_id": transfer.id,
             "conn_id": self._conn_id,
-            "status": storable_text(transfer.status),
             "subject": storable_text(transfer.subject),
-            "sent_at": read_event_time(transfer.sent_at),
-            "expires_at": read_event_time(transfer.expires_at),
+            "sent_at": sent_at(transfer),
             "recipient_count": len(transfer.recipients),
-            "picked_up_count": len(transfer.picked_up),
             "first_seen_at": seen_at,
             "seen_at": seen_at,
+            **_changing(transfer),
         }
 
     def _recipient_rows(self, transfer: Transfer) -> list[dict[str, Any]]:
@@ -267,3 +220,20 @@ class TransferTables:
             }
             for position, recipient in enumerate(transfer.recipients, 1)
         ]
+
+
+def _changing(transfer: Transfer) -> dict[str, Any]:
+    return {
+        "status": storable_text(transfer.status),
+        "picked_up_count": len(transfer.picked_up),
+        "expires_at": read_event_time(transfer.expires_at),
+    }
+
+
+def _changes(row: sa.Row[Any], transfer: Transfer) -> dict[str, Any]:
+    """Return the columns of a row that change: no status is taken back, and no pickup."""
+    values = _changing(transfer)
+    values["picked_up_count"] = max(values["picked_up_count"], row.picked_up_count)
+    is_older = row.status in KNOWN_STATUSES and status_rank(row.status) > status_rank(transfer.status)
+    has_changed = any(value != getattr(row, name) for name, value in values.items())
+    return {"of_transfer": transfer.id, **values} if has_changed and not is_older else {}

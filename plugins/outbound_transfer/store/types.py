@@ -13,7 +13,7 @@ from sqlalchemy.types import TypeEngine
 
 
 class Time(sa.TypeDecorator[datetime]):
-    """A point in time: a datetime in UTC. Text of a fixed length, which sorts by time, in SQLite."""
+    """A datetime in UTC; in SQLite, text that sorts by time. Without a zone, or in no year in UTC: ``ValueError``."""
 
     impl, cache_ok = sa.TIMESTAMP(timezone=True), True
 
@@ -22,14 +22,9 @@ class Time(sa.TypeDecorator[datetime]):
         return dialect.type_descriptor(types.get(dialect.name, self.impl_instance))
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | str | None:
-        """Return the time as the database takes it.
-
-        :raises ValueError: the time has no zone, or is in no year in UTC.
-        """
         return None if value is None else _bound(value, dialect.name)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
-        """Return the time in UTC."""
         if value is None:
             return None
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -38,16 +33,17 @@ class Time(sa.TypeDecorator[datetime]):
 
 @lru_cache(16)  # all rows of a page have one time
 def _bound(value: datetime, database: str) -> datetime | str:
-    if value.utcoffset() is None:
-        raise ValueError(f"the time {value} has no zone")
-    try:
-        utc = value.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(f"the time {value} is in no year in UTC") from None
+    if value.tzinfo is not UTC:
+        if value.utcoffset() is None:
+            raise ValueError(f"the time {value} has no zone")
+        try:
+            value = value.astimezone(UTC)
+        except OverflowError:
+            raise ValueError(f"the time {value} is in no year in UTC") from None
     if database == "sqlite":
-        return datetime.isoformat(utc, timespec="microseconds")[:26] + "Z"
+        return datetime.isoformat(value, timespec="microseconds")[:26] + "Z"
     # Drivers know the class itself, and not those of pendulum.
-    plain = datetime(*utc.timetuple()[:6], utc.microsecond)
+    plain = datetime(*value.timetuple()[:6], value.microsecond)
     return plain if database == "mysql" else plain.replace(tzinfo=UTC)
 
 
@@ -60,15 +56,11 @@ class _PlainJson(sa.types.UserDefinedType[str]):
         self.name = name
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the name of the type."""
         return self.name
 
 
 class Json(sa.TypeDecorator[str]):
-    """JSON as the text that it is written in: no driver rounds its numbers.
-
-    PostgreSQL's JSONB keeps the digits, and neither spaces nor the order of names. MySQL's own JSON would round.
-    """
+    """JSON as text, whose numbers no driver rounds. PostgreSQL's JSONB keeps their digits; MySQL's JSON would not."""
 
     impl, cache_ok = sa.Text(), True
 
@@ -77,12 +69,11 @@ class Json(sa.TypeDecorator[str]):
         return dialect.type_descriptor(types.get(dialect.name) or Text().load_dialect_impl(dialect))
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """Return the column as text."""
         return sa.type_coerce(_AsText(column), sa.Text())
 
 
 class _AsText(sa.sql.functions.GenericFunction[str]):
-    """A column of JSON as text."""
+    """A column of JSON as text. MySQL has text there already, and a cast would make NULL of a long one."""
 
     inherit_cache = True
 
@@ -94,10 +85,7 @@ def _cast(element: Any, compiler: Any, **options: Any) -> str:
 
 
 class Text(sa.TypeDecorator[str]):
-    """Text that is equal only to itself: case, accents and trailing spaces count.
-
-    :param length: most characters, of a text in a key; None if it is in none.
-    """
+    """Text that is equal only to itself: case, accents and trailing spaces count. In a key, it has a length."""
 
     impl, cache_ok = sa.Text(), True
 

@@ -12,12 +12,6 @@ _DATE_AND_HOUR: Final = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d-?\d)[Tt ]([01]\d|2
 #: A leap second, which RFC 3339 allows: it is taken for the second after it.
 _LEAP_SECOND: Final = re.compile(r"(:\d\d):60(?!\d)")
 
-#: Maximum number of characters of a text that is parsed as a timestamp.
-_MAX_LENGTH: Final = 100
-
-#: Years that a conversion to another time zone may leave.
-_EDGE_YEARS: Final = (1, 9999)
-
 
 def utc_now() -> datetime:
     """Return the current time, in UTC."""
@@ -30,29 +24,25 @@ def format_timestamp(timestamp: datetime) -> str:
 
 
 def read_event_time(timestamp: str | None) -> datetime | None:
-    """Return a timestamp of the service in UTC.
+    """Return a timestamp of the service in UTC; None if it is not an ISO 8601 date and time.
 
-    Returns None if it is not an ISO 8601 date and time, or is in the year 1 or 9999: in another time zone, which a
-    reader's session may have, it may be in no valid year.
+    None also in the year 1 or 9999: in the time zone of a reader's session, it may be in no valid year.
     """
     # The format is not documented (service-api.md, Unspecified).
-    if not timestamp or len(timestamp) > _MAX_LENGTH or not _DATE_AND_HOUR.match(timestamp):
+    if not timestamp or len(timestamp) > 100 or not _DATE_AND_HOUR.match(timestamp):
         return None
     plain, leaps = timestamp.upper(), 0
     if ":60" in plain:
         plain, leaps = _LEAP_SECOND.subn(r"\1:59", plain, count=1)
     try:
-        parsed = datetime.fromisoformat(plain) + timedelta(seconds=leaps)
-        found = parsed.astimezone(UTC) if parsed.utcoffset() else parsed.replace(tzinfo=UTC)
+        found = datetime.fromisoformat(plain)
+        if leaps:
+            found += timedelta(seconds=1)
+        if found.tzinfo is not UTC:  # each event has a time
+            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # OverflowError: in UTC it is in no year
         return None
-    return None if found.year in _EDGE_YEARS else found
-
-
-def parse_event_timestamp(timestamp: str | None) -> str | None:
-    """Return a timestamp of the service in the format of :func:`format_timestamp`; None as above."""
-    found = read_event_time(timestamp)
-    return None if found is None else format_timestamp(found)
+    return None if found.year in (1, 9999) else found
 
 
 def storable_text(text: str) -> str:

@@ -22,6 +22,7 @@ from outbound_transfer.delivery.row import Entry, Memory, Row
 from outbound_transfer.files.attached import Held
 from outbound_transfer.store import deliveries as store
 from outbound_transfer.store.deliveries import Deliveries
+from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase, UnusableDatabase
 from outbound_transfer.store.rows import Kept, Shown, Stored
 from support.warehouses import DRIVERS, Hook
@@ -44,7 +45,7 @@ def deliveries(hook: Hook) -> Deliveries:
 
 
 def attempt(number: int, started: str = "1") -> TaskTry:
-    return TaskTry(*TASK, number, started, is_fresh=number == 1)
+    return TaskTry(*TASK, number, started)
 
 
 def test_a_row_is_written_only_as_it_was_read(deliveries: Deliveries) -> None:
@@ -91,7 +92,7 @@ def test_a_table_that_is_there_is_not_inspected(
     hook: Hook, deliveries: Deliveries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deliveries.read("")  # makes the table
-    monkeypatch.setattr(Deliveries, "_create", lambda self: pytest.fail("it is inspected"))
+    monkeypatch.setattr(Database, "create_tables", lambda *_: pytest.fail("it is inspected"))
     assert Deliveries(hook, prefix="t_").put("a", 0, ROW)
 
 

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from outbound_transfer.client.events import Page
 from outbound_transfer.store.errors import CursorMoved, InvalidCursor, TooManyRejectedLines
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.maintenance import SqlFeedMaintenance
-from outbound_transfer.transfers.feed_ingest import FeedIngest
-from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.transfers.feed_ingest import FeedIngest, IngestProgress
 from support.feed_pages import CURSOR, IDS, PAGES, REJECTED, event, events, page, state_of, tables
 from support.warehouses import Hook
 
@@ -205,7 +203,7 @@ def test_an_event_that_comes_again_is_the_same_however_the_database_keeps_it(any
     lines = [f'{{"event_id": {at}, "type": "t", "else": {at}, "data": {value}}}' for at, value in enumerate(VALUES)]
     read = page(0, *(line.encode() for line in lines), event(1, timestamp=5), event(2, type="日本"))
     assert feed.load_page(read).new_events == len(read.events) == len(VALUES) + 2
-    SqlFeedMaintenance(feed).reset(0)
+    feed.reset(0)
     assert feed.load_page(read).new_events == 0
 
 
@@ -230,13 +228,13 @@ def test_an_event_with_a_known_id_and_other_content_is_kept_and_said(
     other = page(0, event(1, data={"of": "b"}), event(2, data={"of": "a"}), event(3, data={"of": "b"}), has_more=True)
     assert loaded_by(feed, first) == 2
     for new in (1, 0):
-        SqlFeedMaintenance(feed).reset(0)
+        feed.reset(0)
         caplog.clear()
         assert loaded_by(feed, other) == new
-        assert "1 event of the page after cursor 0 with the id of another event and other content ('e1')" in caplog.text
+        assert "1 rejected line of the page after cursor 0, as of 'e1': an event with this id and oth" in caplog.text
         assert hook.fetch(IDS) == [("e1",), ("e2",), ("e3",)]
         assert [json.loads(bytes(raw))["data"] for (raw,) in hook.fetch(REJECTED)] == [{"of": "b"}]
-        assert [problem for problem in SqlFeedMaintenance(feed).find_problems() if "other content" in problem] == [
+        assert [problem for problem in feed.find_problems() if "other content" in problem] == [
             "1 rejected line with the id of a stored event and other content: the feed has changed the event, or it "
             "was that of another account"
         ]
@@ -252,7 +250,7 @@ def test_two_events_of_one_id_on_one_page_are_both_kept(hook: Hook) -> None:
 def test_a_feed_of_another_account_is_not_loaded(hook: Hook) -> None:
     feed = tables(hook)
     loaded_by(feed, page(0, *events(0, 20)))
-    SqlFeedMaintenance(feed).reset(0)
+    feed.reset(0)
     before = state_of(hook)
     with pytest.raises(TooManyRejectedLines, match="an event with this id and other content is stored"):
         loaded_by(feed, page(0, *(event(number, type="other") for number in range(20))))

@@ -15,8 +15,7 @@ import pytest
 
 from outbound_transfer.store.destination import PollRecord
 from outbound_transfer.store.errors import InvalidCursor, InvalidName, WarehouseBusy
-from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.maintenance import SqlFeedMaintenance, list_feeds
+from outbound_transfer.store.events import EventStore, read_cursors
 from outbound_transfer.store.schema import Tables
 from support.feed_pages import event, page, tables
 from support.warehouses import Hook, duckdb_hook, held_by_another_process
@@ -48,36 +47,36 @@ def test_every_poll_leaves_a_row_in_the_log(hook: Hook) -> None:
 
 def test_status_and_verify_of_a_sound_feed(hook: Hook) -> None:
     feed = landed(hook)
-    found = SqlFeedMaintenance(feed).status()
+    found = feed.status()
     assert (found.cursor, found.caught_up, found.events, found.rejected, found.status) == (4, True, 3, 1, 200)
-    assert list(SqlFeedMaintenance(feed).find_problems()) == []
-    assert list_feeds(feed.tables) == ["acme"]
+    assert list(feed.find_problems()) == []
+    assert read_cursors(feed.tables) == {"acme": 4}
 
 
 def test_verify_says_what_is_wrong(hook: Hook) -> None:
     feed = landed(hook)
     hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 1')
-    said = "\n".join(SqlFeedMaintenance(feed).find_problems())
+    said = "\n".join(feed.find_problems())
     assert "1 row of events" in said
     assert "1 row of rejected_lines" in said
     assert "the log ends at 4" in said
     hook.run("DELETE FROM outbound_transfer_feed_polls WHERE cursor_to = 4")
     hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 7')
     feed.log_poll(PollRecord(cursor_from=5, cursor_to=7, status=200))
-    assert any("the log has a gap" in fault for fault in SqlFeedMaintenance(feed).find_problems())
+    assert any("the log has a gap" in fault for fault in feed.find_problems())
 
 
 def test_a_reset_and_a_rebuild_are_in_the_log(hook: Hook) -> None:
     feed = landed(hook)
-    assert SqlFeedMaintenance(feed).reset(0) == (4, 0)
+    assert feed.reset(0) == (4, 0)
     assert feed.get_or_create_cursor() == 0
-    assert SqlFeedMaintenance(feed).rebuild_cursor() == (0, 2)
+    assert feed.rebuild_cursor() == (0, 2)
     assert feed.load_page(page(2, b"junk", event(3))).new_events == 0
     query = "SELECT action, cursor_from, cursor_to FROM outbound_transfer_feed_polls WHERE action <> 'poll'"
     assert sorted(hook.fetch(query)) == [("rebuild", 0, 2), ("reset", 4, 0)]
-    assert list(SqlFeedMaintenance(feed).find_problems()) == []
+    assert list(feed.find_problems()) == []
     with pytest.raises(InvalidCursor):
-        SqlFeedMaintenance(feed).reset(-1)
+        feed.reset(-1)
 
 
 def test_a_feed_has_a_name_of_some_length(hook: Hook) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.store.config import MAX_TABLE_LENGTH
 from outbound_transfer.store.errors import InvalidName
-from outbound_transfer.store.naming import MAX_TABLE_LENGTH
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import TABLES
 from support.feed_pages import PAGES, TABLE_NAMES, tables

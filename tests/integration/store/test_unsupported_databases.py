@@ -10,10 +10,8 @@ import pytest
 from sqlalchemy.exc import DataError
 
 from outbound_transfer.store.errors import PageRefused, UnsupportedDatabase
-from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.schema import Tables
-from outbound_transfer.transfers.feed_ingest import FeedIngest
-from outbound_transfer.transfers.progress import IngestProgress
+from outbound_transfer.transfers.feed_ingest import FeedIngest, IngestProgress
 from support.feed_pages import CURSOR, PAGES, tables
 from support.warehouses import Hook, observe, refuse_rows
 
@@ -53,7 +51,7 @@ def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) ->
     )
     with pytest.raises(PageRefused, match="refuses any row of the page after 0"):
         ingest.run()
-    found = SqlFeedMaintenance(feed).status()
+    found = feed.status()
     assert (found.cursor, found.events, found.status) == (0, 0, 200)
     assert found.note is not None
     assert "not loaded: PageRefused: the database refuses any row" in found.note

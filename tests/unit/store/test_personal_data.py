@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from outbound_transfer.store.personal_data import (
     AddressSearch,
-    erase_list,
-    erased_line,
+    erased_content,
     read_erased_digest,
 )
 
@@ -95,16 +94,7 @@ def test_a_search_is_linear(text: str) -> None:
 
 
 def test_what_was_erased_is_known_and_nothing_else_is() -> None:
-    line = erased_line(b"junk \xff")
-    assert erased_line(line) == line
-    assert read_erased_digest(line.decode())
-    for other in (b"(erased)\xff", b"(erased) ann@example.com", line + b" ann@example.com"):
-        assert erased_line(other) != other
-
-
-def test_of_files_and_recipients_those_with_the_address_are_erased() -> None:
-    files = [{"name": f"{ANN}.csv", "size": 1}, {"name": "b.csv", "size": 2}]
-    assert erase_list(SEARCH, files) == [{"name": "(erased)", "size": 1}, files[1]]
-    people = [{"email": "bob@example.com", "name": "Bob"}, {"email": ANN.upper(), "name": "Ann", "picked_up_at": "x"}]
-    people[0]["name"] = f"{ANN}.au"  # whose name is no file's
-    assert erase_list(SEARCH, people) == [people[0], {"email": "(erased)", "name": "(erased)", "picked_up_at": "x"}]
+    erased = erased_content("0f" * 32)
+    assert read_erased_digest(erased) == "0f" * 32
+    for other in ("(erased)", "(erased) ann@example.com", f"{erased} ann@example.com", f"{erased}\n", None):
+        assert read_erased_digest(other) is None

@@ -9,8 +9,8 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
+from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.store.errors import MissingTables, UnsupportedDatabase
-from outbound_transfer.store.naming import DEFAULT_PREFIX
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import TABLES
 
