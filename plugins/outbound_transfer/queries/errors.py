@@ -8,10 +8,7 @@ from outbound_transfer.client.errors import OutboundTransferError
 
 
 def describe_error(error: Exception) -> tuple[str, str]:
-    """Return the class and code of a driver's error, and the first line of its text.
-
-    The lines after it may quote rows, as ``DETAIL`` and ``CONTEXT`` of PostgreSQL do.
-    """
+    """Return the class and code of a driver's error, and the first line of its text, as others may quote rows."""
     code, text = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), str(error)
     match error.args:
         case (int(number), str(message)):  # of MySQL

@@ -9,27 +9,16 @@ from pathlib import PurePath
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from outbound_transfer.client.content_disposition import check_name
 from outbound_transfer.client.errors import InvalidDelivery
+from outbound_transfer.client.new_transfer import check_name
 
 #: By the suffix of a file's name.
-FORMATS: Final[Mapping[str, str]] = {
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".xlsx": "xlsx",
-}
-
-_FIELDS: Final = frozenset(("sql", "file_name", "parameters", "file_format"))
+FORMATS: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".xlsx": "xlsx"}
 
 
 @dataclass(frozen=True)
 class QuerySpec:
-    """One query, and the file that its result becomes.
-
-    :ivar parameters: in the driver's style; None for none.
-    """
+    """One query, and the file that its result becomes; parameters are in the driver's style."""
 
     sql: str
     file_name: str
@@ -53,22 +42,17 @@ def parse_queries(given: Any, file_format: str | None = None) -> list[QuerySpec]
 
 
 def _parse(given: Any, file_format: str | None) -> QuerySpec:
-    if not isinstance(given, Mapping) or not set(given) <= _FIELDS:
-        raise InvalidDelivery(
-            'a query is a mapping with "sql" and "file_name", and optionally "parameters" and "file_format"'
-        )
-    sql, file_name, parameters = _text(given, "sql"), _text(given, "file_name"), given.get("parameters")
+    if not isinstance(given, Mapping) or not set(given) <= {"sql", "file_name", "parameters", "file_format"}:
+        raise InvalidDelivery("a query is a mapping with sql and file_name, and optionally parameters and file_format")
+    sql, file_name, parameters = given.get("sql"), given.get("file_name"), given.get("parameters")
+    for field, text in (("sql", sql), ("file_name", file_name)):
+        if not isinstance(text, str) or not text.strip():
+            raise InvalidDelivery(f"{field} of a query is text, and not empty")
     if not isinstance(parameters, Mapping | list | tuple | None):
         raise InvalidDelivery(f"parameters of a query are a list or a mapping, not {type(parameters).__name__}")
-    check_name(file_name)
-    return QuerySpec(sql, file_name, format_of(file_name, given.get("file_format") or file_format), parameters)
-
-
-def _text(given: Mapping[str, Any], field: str) -> str:
-    text = given.get(field)
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidDelivery(f"{field} of a query is text, and not empty")
-    return text
+    check_name(str(file_name))
+    used = format_of(str(file_name), given.get("file_format") or file_format)
+    return QuerySpec(str(sql), str(file_name), used, parameters)
 
 
 def format_of(file_name: str, file_format: str | None) -> str:
@@ -76,15 +60,12 @@ def format_of(file_name: str, file_format: str | None) -> str:
 
     :raises InvalidDelivery: there is no such format, or no suffix that names one.
     """
-    by_name = FORMATS.get(PurePath(file_name).suffix.lower())
-    if not file_format and not by_name:
-        raise InvalidDelivery(
-            f"the suffix of {file_name!r:.300} names no format ({', '.join(FORMATS)}): set file_format"
-        )
+    names = ", ".join(dict.fromkeys(FORMATS.values()))
     if file_format and file_format not in FORMATS.values():
-        names = ", ".join(dict.fromkeys(FORMATS.values()))
         raise InvalidDelivery(f"file_format is one of {names}, not {file_format!r:.100}")
-    return file_format or str(by_name)
+    if found := file_format or FORMATS.get(PurePath(file_name).suffix.lower()):
+        return found
+    raise InvalidDelivery(f"the suffix of {file_name!r:.300} names no format ({', '.join(FORMATS)}): set file_format")
 
 
 def parse_zone(name: str) -> tzinfo:
@@ -92,9 +73,7 @@ def parse_zone(name: str) -> tzinfo:
 
     :raises InvalidDelivery: there is none of that name.
     """
-    if name.upper() == "UTC":
-        return UTC
     try:
-        return ZoneInfo(name)
+        return UTC if name.upper() == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise InvalidDelivery(f"timezone {name!r:.100} is not a time zone, as Europe/Berlin is") from None

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, tzinfo
 from decimal import Decimal
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from outbound_transfer.queries.errors import ResultNotWritable
+from outbound_transfer.queries.errors import QueryFailed, ResultNotWritable
 
-#: Of these, values stay as they are: a column of nothing else is not copied.
-_UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, date, timedelta))
-
-JSON_ENCODER: Final = msgspec.json.Encoder(decimal_format="string")
+#: Of these, values stay as they are.
+_UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, date, msgspec.Raw))
 
 #: Rows as one sequence of values for each column, all of one length.
 Batch: TypeAlias = Sequence[Sequence[Any]]
@@ -37,145 +35,82 @@ class Result:
     batches: Iterable[Batch]
 
 
+def check_names(names: Sequence[str], *, unique: bool) -> None:
+    """Check the columns of a result.
+
+    :raises QueryFailed: there are none.
+    :raises ResultNotWritable: two have one name, perhaps in upper and lower case, which readers do not tell apart.
+    """
+    if not names:
+        raise QueryFailed("the query returned no columns: write a statement that ends with a SELECT")
+    counts = Counter(map(str.casefold, names))
+    if unique and (repeated := [name for name in names if counts[name.casefold()] > 1]):
+        raise ResultNotWritable(
+            f"two columns are named {repeated[0]!r:.100}, perhaps in upper and lower case: give each a name of its own "
+            "with AS"
+        )
+
+
 def normalize_column(values: Sequence[Any], zone: tzinfo) -> Sequence[Any]:
     """Return the values of a column as the types that formats write; see :func:`normalize`."""
-    kinds = set(map(type, values))
-    if kinds <= _UNCHANGED:
-        return values
-    conversions = {kind: _conversion_of(kind) for kind in kinds}
-    return [conversions[type(value)](value, zone) for value in values]
+    return values if _UNCHANGED.issuperset(map(type, values)) else [normalize(value, zone) for value in values]
 
 
 def normalize(value: Any, zone: tzinfo) -> Any:
     """Return a value as one of the types that formats write.
 
-    These are None, bool, int, float, str, bytes, Decimal, date, time, datetime, timedelta, list, dict and JSON as
-    :class:`msgspec.Raw`. A value of a subclass, such as a driver's enumeration, becomes one of its type.
+    These are None, bool, int, float, str, bytes, Decimal, date, time without a zone, datetime, and JSON as
+    :class:`msgspec.Raw`. A value of another type becomes its text.
 
     :param zone: what a timestamp with a zone is converted to. One without a zone stays as it is.
-    :raises ResultNotWritable: an object has no text of its own, or two keys of a mapping have one.
+    :raises ResultNotWritable: an object has no text of its own.
     """
-    return _conversion_of(type(value))(value, zone)
+    kind = type(value)
+    if kind in _UNCHANGED:
+        return value
+    if kind is datetime:
+        try:
+            return value.astimezone(zone) if value.tzinfo else value
+        except OverflowError:  # less than a day from the first or last that a timestamp can hold
+            return value
+    if kind is Decimal:  # every format has a way to write a float's NaN
+        return value if value.is_finite() else math.nan if value.is_nan() else float(value)
+    if kind is time:
+        return value.isoformat() if value.tzinfo else value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)  # in the same order again
+    if not isinstance(value, dict | list | tuple):
+        return normalize(_plain(value), zone)
+    return msgspec.Raw(_NESTED.encode(value))
 
 
-def _conversion_of(kind: type) -> Callable[[Any, tzinfo], Any]:
-    return next(_CONVERSIONS[each] for each in kind.__mro__ if each in _CONVERSIONS)
-
-
-def _finite_or_float(value: Decimal, _: tzinfo) -> Decimal | float:
-    if value.is_finite():
-        return Decimal(value)
-    return math.nan if value.is_nan() else float(value)  # which every format has a way to write
-
-
-def _plain_date(value: date, _: tzinfo) -> date:
-    return date(value.year, value.month, value.day)
-
-
-def _plain_time(value: time, _: tzinfo) -> time:
-    return time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo, fold=value.fold)
-
-
-def _in_zone(value: datetime, zone: tzinfo) -> datetime:
-    plain = value if type(value) is datetime else datetime.combine(_plain_date(value, zone), value.timetz())
-    try:
-        return plain.astimezone(zone) if plain.tzinfo else plain
-    except OverflowError:  # less than a day from the first or last that a timestamp can hold
-        return plain
-
-
-def _with_text_keys(mapping: Mapping[Any, Any], zone: tzinfo) -> dict[str, Any]:
-    """:raises ResultNotWritable: two keys have one text."""
-    normalized = {str(key): normalize(each, zone) for key, each in mapping.items()}
-    if len(normalized) < len(mapping):
-        raise ResultNotWritable("two keys of a mapping have the same text, as 1 and '1' have: rename one of them")
-    return normalized
-
-
-def _list(values: Iterable[Any], zone: tzinfo) -> list[Any]:
-    return [normalize(each, zone) for each in values]
-
-
-def _of_driver(value: Any, zone: tzinfo) -> Any:
-    """Return what an object of a driver holds, or its text.
-
-    :raises ResultNotWritable: it has no text of its own.
-    """
+def _plain(value: Any) -> Any:
+    """Return an object of a driver as a value of Python, or its text."""
     for method in ("tolist", "read"):  # arrays and numbers of numpy; large objects
         convert = getattr(value, method, None)
         if callable(convert) and type(plain := convert()) is not type(value):  # a long double of numpy stays one
-            return normalize(plain, zone)
+            return plain
     kind: Any = type(value)
     if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
         raise ResultNotWritable(f"a value of type {kind.__name__} has no text: convert it in the query, with CAST")
     return str(value)
 
 
-#: How a value becomes one that formats write, by its type or the nearest that this is made from.
-_CONVERSIONS: Final[Mapping[type, Callable[[Any, tzinfo], Any]]] = {
-    **dict.fromkeys((NoneType, bool, msgspec.Raw), lambda value, _: value),
-    int: lambda value, _: int(value),
-    float: lambda value, _: float(value),
-    str: lambda value, _: str.__str__(value),
-    **dict.fromkeys((bytes, bytearray, memoryview), lambda value, _: bytes(value)),
-    Decimal: _finite_or_float,
-    timedelta: lambda value, _: timedelta.__add__(value, timedelta()),  # pendulum's negative ones have other days
-    date: _plain_date,
-    time: _plain_time,
-    datetime: _in_zone,
-    uuid.UUID: lambda value, _: str(value),
-    **dict.fromkeys((dict, Mapping), _with_text_keys),
-    **dict.fromkeys((list, tuple), _list),
-    # Their order differs in each process.
-    **dict.fromkeys((set, frozenset, Set), lambda value, zone: sorted(_list(value, zone), key=str)),
-    object: _of_driver,
-}
+_NESTED: Final = msgspec.json.Encoder(enc_hook=_plain, decimal_format="string")
 
-
-def to_text(value: Any) -> str:
-    """Return the text of a normalized value: ISO 8601 for dates and times, base64 for bytes, JSON for what is nested.
-
-    A number has all of its digits and no exponent if it is a Decimal. A duration is ``[-]HHH:MM:SS[.ffffff]``.
-    """
-    return _TEXTS.get(type(value), str)(value)
-
-
-def to_json(value: Any) -> bytes:
-    """Return a normalized value as JSON: a Decimal is text, so that no reader rounds it.
-
-    :raises ResultNotWritable: a text cannot be encoded.
-    """
-    with encodable_texts():
-        return JSON_ENCODER.encode(value)
-
-
-@contextmanager
-def encodable_texts() -> Iterator[None]:
-    """Encode texts in the block.
-
-    :raises ResultNotWritable: instead of the error of a text that UTF-8 cannot encode, which quotes it.
-    """
-    try:
-        yield
-    except UnicodeEncodeError as error:
-        raise ResultNotWritable(f"a text cannot be encoded as UTF-8: {error.reason}") from None
-
-
-def _duration_text(value: timedelta) -> str:
-    seconds, sign = (value, "") if value >= timedelta() else (-value, "-")
-    whole, micros = divmod(seconds // timedelta(microseconds=1), 1_000_000)
-    fraction = f".{micros:06}" if micros else ""
-    return f"{sign}{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{fraction}"
-
-
-#: The text of a value, by its type; of others, it is Python's own.
+#: The text of a normalized value, by its type; of others, it is Python's own.
 _TEXTS: Final[Mapping[type, Callable[[Any], str]]] = {
     NoneType: lambda _: "",
     bool: lambda value: str(value).lower(),
     Decimal: lambda value: format(value, "f"),
     **dict.fromkeys((datetime, date, time), lambda value: value.isoformat()),
-    timedelta: _duration_text,
-    bytes: lambda value: to_json(value).decode()[1:-1],
-    **dict.fromkeys((list, dict), lambda value: to_json(value).decode()),
+    bytes: lambda value: b64encode(value).decode(),
     msgspec.Raw: lambda value: bytes(value).decode(),
 }
+
+
+def to_text(value: Any) -> str:
+    """Return the text of a normalized value: ISO 8601 for dates and times, base64 for bytes, all digits of a number."""
+    return _TEXTS.get(type(value), str)(value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.queries.drivers import open_cursor
+from outbound_transfer.queries.connection import open_cursor
 from outbound_transfer.queries.errors import QueryFailed, describe_error
 
 

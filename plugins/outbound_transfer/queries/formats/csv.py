@@ -11,33 +11,34 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from outbound_transfer.queries.values import Result, encodable_texts, to_text
+from outbound_transfer.queries.values import Result, to_text
 
 #: Types whose texts are the database's own; those of the others are digits, dates, durations and base64.
-_TEXTS: Final = frozenset((str, list, dict, msgspec.Raw))
+_TEXTS: Final = frozenset((str, msgspec.Raw))
 
 #: Types that the library writes as :func:`.to_text` does.
 _NATIVE: Final = frozenset((NoneType, int, float, str))
 
 #: What a spreadsheet takes for the start of a formula (OWASP, "CSV Injection"), in its full-width forms too.
-_SIGNS: Final = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
-_SIGN: Final = re.compile(_SIGNS)
+SIGNS: Final = "=+@\uff1d\uff0b\uff0d\uff20-"
 
-#: A formula in a cell; a spreadsheet skips what stands before it, a byte order mark at the start of the file among it.
-_FORMULA: Final = re.compile(rf"[\s\x00-\x1f\ufeff\"]*{_SIGNS}")
+#: What it skips before one, in the form of a regular expression: blanks, control characters, quotes, byte order marks.
+_BLANKS: Final = '\x01-\x08\x0b\x0c\x0e- "\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff'
 
-#: Where a spreadsheet begins a cell that expects no commas: quotes do not hold it off, as they do not begin its cell.
-_SEPARATOR: Final = re.compile("([;\t\r\n])")
+#: A formula at the start of a text, or where a spreadsheet that expects no commas begins a cell: quotes do not hold it
+#: off, as they do not begin its cell.
+FORMULA: Final = f"(^|[;\t\r\n])([{_BLANKS}]*[{SIGNS}])"
+_FORMULA: Final = re.compile(FORMULA.replace("\x01", "\x00"))
 
 #: A text that is a number is none: a spreadsheet computes nothing with it.
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+([.,][0-9]+)*([eE][+-]?[0-9]+)?")
+NUMBER: Final = "[-+]?[0-9]+([.,][0-9]+)*([eE][-+]?[0-9]+)?"
+_NUMBER: Final = re.compile(NUMBER)
 
 
 def write(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
     """Write a result as CSV.
 
     :param escape_formulas: put an apostrophe before what a spreadsheet would compute in a text or a column's name.
-    :raises ResultNotWritable: a text cannot be encoded.
     """
 
     def cells(values: Sequence[Any]) -> Sequence[Any]:
@@ -50,11 +51,10 @@ def write(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
 
     text = io.TextIOWrapper(file, "utf-8", newline="")
     writer = csv.writer(text)
-    with encodable_texts():
-        writer.writerow(cells(result.columns))
-        for batch in result.batches:
-            writer.writerows(zip(*map(cells, batch), strict=True))
-        text.detach()
+    writer.writerow(cells(result.columns))
+    for batch in result.batches:
+        writer.writerows(zip(*map(cells, batch), strict=True))
+    text.detach()
 
 
 def escape_formula(text: str) -> str:
@@ -63,10 +63,6 @@ def escape_formula(text: str) -> str:
     ``=1+1`` becomes ``'=1+1``, ``a;=1+1`` becomes ``a;'=1+1``, and ``-1`` stays. ``a;-1`` becomes ``a;'-1``, as a
     spreadsheet that expects no commas goes on with the next text: ``-1,2+…``.
     """
-    if _SIGN.search(text) and not _NUMBER.fullmatch(text):
-        text = "".join(map(_escape_cell, _SEPARATOR.split(text)))
+    if not _NUMBER.fullmatch(text):
+        text = _FORMULA.sub(r"\1'\2", text)
     return f"'{text}" if text.startswith(("\t", "\r", "\n")) else text
-
-
-def _escape_cell(text: str) -> str:
-    return f"'{text}" if _FORMULA.match(text) else text
