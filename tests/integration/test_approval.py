@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,6 +314,17 @@ def test_nobody_is_asked_while_a_task_attaches_files(task, person, sandbox, tmp_
     assert person.shown == []
 
 
+def test_nobody_is_asked_about_what_another_index_has_sent(task, person, sandbox, report) -> None:
+    one, two = (task(DeliverFilesOperator, "t", files=str(report), send=not index, **DELIVERY) for index in (0, 1))
+    one.map_index, two.map_index = 0, 1
+    one.run()
+    approve = task(ApproveTransferOperator, "approve", transfer_id=two.run())
+    approve.map_index = 1
+    with pytest.raises(AirflowFailException, match="another task or index"):
+        approve.run()
+    assert person.shown == []
+
+
 def test_nobody_answers_in_time(deliver, approve, send, person, sandbox) -> None:
     deliver.run()
     person.does = lambda shown: TIMEOUT
@@ -328,8 +340,8 @@ def test_the_wait_ends_before_the_draft_expires(deliver, approve, person, sandbo
     from outbound_transfer.operators import approval
 
     deliver.run()
-    now = approval.timezone.utcnow() + timedelta(days=days)
-    monkeypatch.setattr(approval, "timezone", SimpleNamespace(utcnow=lambda: now))
+    now = approval.names.timezone.utcnow() + timedelta(days=days)
+    monkeypatch.setattr(approval.names, "timezone", SimpleNamespace(utcnow=lambda: now))
     person.does = lambda shown: TIMEOUT
     reason = {1: "within 7 days", 29.5: r"within 7 days|within 1\d:\d\d", 29.99: "expires"}[days]
     with pytest.raises((AirflowFailException, DraftChanged), match=reason):
@@ -411,8 +423,12 @@ def test_a_rehearsal_asks_nobody(deliver, approve, send, person, sandbox, monkey
 # What dies
 
 
-def test_an_answer_that_airflow_took_is_not_lost_if_the_worker_dies(deliver, approve, send, person, sandbox) -> None:
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_an_answer_that_airflow_took_is_not_lost_if_the_worker_dies(
+    deliver, approve, send, person, sandbox, is_rejected
+) -> None:
     deliver.run()
+    person.does = rejects if is_rejected else person.does
 
     def die_as_it_takes_up() -> dict[str, Any]:
         person.answer("approve")
@@ -420,10 +436,12 @@ def test_an_answer_that_airflow_took_is_not_lost_if_the_worker_dies(deliver, app
         raise ProcessCrashed
 
     approve.person = die_as_it_takes_up
-    approval = approve.run()
-    assert (approval["by"], approve.try_number, len(person.shown)) == ("ann", 2, 1)
-    send.run()
-    sandbox.assert_sent_once()
+    with pytest.raises(AirflowSkipException, match="ann rejected") if is_rejected else nullcontext():
+        approve.run()
+    assert (approve.try_number, len(person.shown)) == (2, 1)
+    if not is_rejected:
+        assert send.run()["approval"]["by"] == "ann"
+        sandbox.assert_sent_once()
 
 
 def test_an_answer_before_a_clear_does_not_count(deliver, approve, person, sandbox) -> None:

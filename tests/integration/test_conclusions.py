@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowException, AirflowFailException, AirflowTaskTimeout
 from support.calls import READ, SEND, ProcessCrashed, after, before, dying_after
+from support.keyed_tasks import sqlite_connection
 from support.oracle import says_sent
 from support.tasks import FakeTaskInstance, SimulatedClock, again, at_the_next_wait, without_credit
 
@@ -275,6 +279,32 @@ def test_a_file_that_is_gone_hides_no_other_that_has_changed(deliver, sandbox, f
     with pytest.raises(Exception, match=sent):
         again(ti)
     assert sandbox.sent() == [sent]
+
+
+@pytest.mark.parametrize("how", ["a clear", "a clear of the send", "another run", "a lost response"])
+def test_the_log_says_who_has_sent(deliver, task, files, caplog, monkeypatch, tmp_path, how) -> None:
+    """What was sent before is not said to be sent now."""
+    caplog.set_level("INFO")
+    other = deliver
+    if how == "another run":
+        memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
+        other = partial(deliver, delivery_key="k")
+    ti = other(task_id="first")
+    if how == "a clear of the send":
+        ti = task(SendTransferOperator, "first", transfer_id=make_draft(task, files))
+    log = {"_cached_logger": logging.getLogger("task")}
+    with after(SEND, raising(httpx.ReadError("reset"))) if how == "a lost response" else nullcontext():
+        first = again(ti, **log)["id"]
+    assert re.findall("Sent transfer .*: pending|Done|sent before", caplog.text) == [
+        f"Sent transfer {first}: pending",
+        "Done",
+    ]
+
+    caplog.clear()
+    again(other(task_id="other") if how == "another run" else ti, **log)
+    maker = "task" if how == "a clear of the send" else "first"
+    told = f"Nothing is sent: transfer {first} (pending), which task {maker} of run run of dag made, was sent before"
+    assert re.findall("Nothing .*|Sent transfer|Done", caplog.text) == [told]
 
 
 @pytest.mark.parametrize("is_cleared", [False, True], ids=["a retry", "a retry once another task was cleared"])

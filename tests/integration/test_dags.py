@@ -187,3 +187,32 @@ def test_deliver_with_approval_sends_what_is_approved(
     assert run.xcom("discard") is True
     sandbox.assert_nothing_sent()
     assert hook.get_conn().find_transfer(run.xcom("deliver")["id"]) is None
+
+
+APPROVED_MAP = """
+    from airflow.sdk import DAG
+    from outbound_transfer.operators.approval import ApproveTransferOperator
+    from outbound_transfer.operators.draft import SendTransferOperator
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    FILES = [{"name": name, "content": name} for name in ("a.csv", "b.csv")]
+
+    with DAG("approved_map", schedule=None):
+        deliver = DeliverFilesOperator.partial(
+            task_id="deliver", subject="Report", recipients="ann@example.com", send=False
+        ).expand(files=FILES)
+        approve = ApproveTransferOperator.partial(task_id="approve").expand(transfer_id=deliver.output)
+        send = SendTransferOperator.partial(task_id="send").expand(transfer_id=deliver.output)
+        approve >> send
+"""
+
+
+def test_each_index_of_a_map_is_approved_and_sent(run_dag, connection, sandbox, answer_requests) -> None:
+    answer_requests("Approve")
+
+    run = run_dag(APPROVED_MAP)
+
+    assert {*run.states().values()} == {"success"}
+    approvals = [run.xcom("approve", map_index=index)["transfer_id"] for index in (0, 1)]
+    assert approvals == [run.xcom("deliver", map_index=index)["id"] for index in (0, 1)]
+    assert sorted(approvals) == sorted(sandbox.sent())

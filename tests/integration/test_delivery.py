@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -16,8 +20,10 @@ from outbound_transfer.operators.draft import (
     SendTransferOperator,
 )
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from support import memory
 from support.airflow_names import AirflowFailException
 from support.calls import during_upload
+from support.keyed_tasks import sqlite_connection
 from support.tasks import again
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
@@ -173,6 +179,20 @@ def test_attaching_leaves_the_file_of_another_task_alone(task, sandbox, files, h
     assert stored(sandbox, transfer_id) == first
 
 
+def test_attaching_returns_each_file_with_its_digest(task, sandbox, files) -> None:
+    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files)
+
+    attached = attach.run()
+
+    assert [file.keys() for file in attached] == [{"id", "name", "size", "sha256"}] * 3
+    assert [file["name"] for file in attached] == ["a.csv", "b.csv", "c.csv"]
+    assert {file["name"]: file["sha256"] for file in attached} == on_disk(files)
+    assert again(attach) == attached
+    assert task(SendTransferOperator, transfer_id=transfer_id).run()["files"] == attached
+    assert again(attach) == attached, "of a sent transfer, too"
+
+
 @pytest.mark.parametrize("nothing", [None, "", "None"])
 def test_discarding_nothing_succeeds(task, sandbox, nothing) -> None:
     assert task(DiscardTransferOperator, transfer_id=nothing).run() is True
@@ -183,3 +203,26 @@ def test_a_link_that_cannot_be_made_fails_no_delivery(task, sandbox, files, monk
     no_backend = mock.Mock(side_effect=RuntimeError("no backend"))
     monkeypatch.setattr("outbound_transfer.links.transfer.TransferLink", no_backend)
     assert task(DeliverFilesOperator, files=files, **DELIVERY).run()["status"] == "pending"
+
+
+def test_the_table_of_deliveries_has_the_security_option(task, files, monkeypatch, tmp_path) -> None:
+    memory.keep_deliveries_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
+    for security in (None, "email"):
+        task(DeliverFilesOperator, files=files, **DELIVERY | {"subject": str(security)}, security=security).run()
+    with closing(sqlite3.connect(tmp_path / "deliveries.db")) as database:
+        rows = database.execute("SELECT security FROM outbound_transfer_deliveries ORDER BY created_at").fetchall()
+    assert rows == [("",), ("email",)]
+
+
+def test_the_speed_of_an_upload_is_without_its_wait(task, files, sandbox, caplog, monkeypatch) -> None:
+    caplog.set_level("INFO")
+    ti = task(DeliverFilesOperator, files=files[0], **DELIVERY)
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + ti.time.now)
+    sandbox.plan_faults(
+        {"kind": "error", "method": "POST", "path": "*/files", "status": 429, "code": "rate_limited",
+         "headers": {"Retry-After": "100"}}
+    )  # fmt: skip
+    ti.run()
+    assert ti.time.now >= 100
+    assert re.search(r"Attached a.csv: .* in \d\.", caplog.text)

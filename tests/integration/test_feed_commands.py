@@ -16,8 +16,7 @@ from airflow.cli.cli_config import ActionCommand
 from sqlalchemy import select
 
 from outbound_transfer.assets.outbound_transfer import LOADED_ALIAS, table_asset
-from outbound_transfer.cli.console import main
-from outbound_transfer.cli.definition import get_commands
+from outbound_transfer.cli.console import get_commands, main
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from support import transfers

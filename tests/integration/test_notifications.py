@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from outbound_transfer.exceptions import SourceMissing
 from outbound_transfer.get_provider_info import get_provider_info
-from outbound_transfer.notifications.notice import MAX_ADDRESSES, TaskLocation, build_notice
+from outbound_transfer.notifications.base import MAX_ADDRESSES, build_notice
 from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkdwn
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
 from outbound_transfer.operators.transfer import DeliverFilesOperator
@@ -260,7 +260,7 @@ class Tags(HTMLParser):
 @given(st.none() | outcomes, texts, texts, st.none() | texts)
 def test_no_text_becomes_markup(outcome, dag_id, reason, title) -> None:
     url = "https://example.com/transfers/%3C"
-    notice = build_notice(outcome, TaskLocation(dag_id), title=title, reason=reason, url=url)
+    notice = build_notice(outcome, dag_id, title=title, reason=reason, url=url)
     lines = [notice.title, *notice.lines]
     assert all(line == " ".join(line.splitlines()) for line in lines), "each is one line"
     assert all(len(line) < 10_000 for line in lines)

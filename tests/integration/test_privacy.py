@@ -11,11 +11,10 @@ import pytest
 
 from outbound_transfer.client.events import Page
 from outbound_transfer.client.models import Recipient, Transfer
-from outbound_transfer.store.destination import EventDestination, FeedMaintenance
+from outbound_transfer.store.destination import EventDestination
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.maintenance import SqlFeedMaintenance
 from outbound_transfer.store.personal_data import AddressSearch
-from outbound_transfer.store.persons import PersonalData, SqlPersonalData
+from outbound_transfer.store.persons import PersonalData, delete_before, personal_data_of
 from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.transfers import TransferTables
 from support.feed_pages import event, page
@@ -47,7 +46,6 @@ class Destination(NamedTuple):
     """The tables of a database, opened anew each time."""
 
     feed: Callable[[], EventDestination]
-    maintenance: Callable[[], FeedMaintenance]
     personal: PersonalData
 
     def load(self, *pages: Page) -> None:
@@ -57,28 +55,25 @@ class Destination(NamedTuple):
             feed.load_page(each)
 
     def read_again(self, *pages: Page) -> None:
-        cursor = self.maintenance().read_cursor()
+        cursor = self.feed().read_cursor()
         self.load(*(each for each in pages if each.cursor >= cursor))
         self.check_gone()
 
     def check_gone(self) -> None:
         assert self.personal.find(SEARCH) == {}
-        assert list(self.maintenance().find_problems()) == []
+        assert list(self.feed().find_problems()) == []
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "psycopg", "mysqlclient"])
 def location(request: pytest.FixtureRequest, hook_of: Any) -> Destination:
     warehouse = Tables(hook_of(request.param))
 
-    def feed() -> EventStore:
-        return EventStore(warehouse, "acme")
-
-    return Destination(feed, lambda: SqlFeedMaintenance(feed()), SqlPersonalData(warehouse, request.param))
+    return Destination(lambda: EventStore(warehouse, "acme"), personal_data_of(warehouse, request.param))
 
 
 def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(location: Destination) -> None:
     location.load(*PAGES)
-    before, rows = location.maintenance().status(), location.personal.find(SEARCH)
+    before, rows = location.feed().status(), location.personal.find(SEARCH)
     assert {table: len(found) for table, found in rows.items()} == CHANGED
 
     assert location.personal.erase(SEARCH) == {table: len(found) for table, found in rows.items()}
@@ -88,14 +83,14 @@ def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(location
     for other in OTHERS:
         assert location.personal.find(AddressSearch(other)), other
     assert "Quasi M." in str(location.personal.find(AddressSearch("bob@example.com"))), "of a file, not of the person"
-    assert location.maintenance().status() == before, "nor did the cursor move"
+    assert location.feed().status() == before, "nor did the cursor move"
     # The service still has the person: pages come again, also cut otherwise.
-    location.maintenance().rebuild_cursor()
+    location.feed().rebuild_cursor()
     location.read_again(*PAGES)
     for pages in (PAGES, (page(0, *LINES[:4], has_more=True), page(4, *LINES[4:], has_more=True), *PAGES[1:])):
-        location.maintenance().reset(0)
+        location.feed().reset(0)
         location.read_again(*pages)
-        assert (location.maintenance().status().events, location.maintenance().status().rejected) == (9, 1)
+        assert (location.feed().status().events, location.feed().status().rejected) == (9, 1)
     location.load(page(10, event(10, data={"to": ADDRESS})))
     assert location.personal.erase(SEARCH) == {"events": 1}, "what is new is new, even if its content is not"
     location.check_gone()
@@ -107,7 +102,7 @@ def test_another_event_of_an_erased_id_is_another(location: Destination) -> None
     pages = page(0, first, has_more=True), page(1, second, has_more=True), page(2, event(2))
     location.load(*pages)
     location.personal.erase(SEARCH)
-    location.maintenance().reset(0)
+    location.feed().reset(0)
     location.load(*pages)
     assert location.personal.find(AddressSearch("bob@example.com"))
     assert location.personal.find(SEARCH) == {}
@@ -116,7 +111,7 @@ def test_another_event_of_an_erased_id_is_another(location: Destination) -> None
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb", "psycopg", "mysqlclient"])
 def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: str) -> None:
     warehouse, now = Tables(hook_of(kind)), datetime.now(UTC)
-    store, personal = EventStore(warehouse, "acme"), SqlPersonalData(warehouse, kind)
+    store, personal = EventStore(warehouse, "acme"), personal_data_of(warehouse, kind)
     other = EventStore(warehouse, "other")
     for feed, pages in ((store, PAGES), (other, (page(0, event(0)),))):
         for each in pages:
@@ -130,18 +125,17 @@ def test_what_is_old_goes_and_the_feed_stands_where_it_did(hook_of: Any, kind: s
             tables = TransferTables(warehouse, account, "conn")
             tables.sync_state()
             tables.save([sent], now)
-    before = SqlFeedMaintenance(store).status()
-    assert personal.delete_before(datetime(2019, 1, 1, tzinfo=UTC), dry_run=False) == {}
-    counts = personal.delete_before(now + timedelta(days=1), dry_run=True)
-    assert personal.delete_before(now + timedelta(days=1), dry_run=False) == counts == {
+    before = store.status()
+    assert delete_before(warehouse, datetime(2019, 1, 1, tzinfo=UTC), dry_run=False) == {}
+    counts = delete_before(warehouse, now + timedelta(days=1), dry_run=True)
+    assert delete_before(warehouse, now + timedelta(days=1), dry_run=False) == counts == {
         "events": 8, "rejected_lines": 1, "feed_polls": 2, "recipients": 2,
     }  # fmt: skip
-    assert personal.delete_before(now + timedelta(days=1), dry_run=False) == {}
-    after = SqlFeedMaintenance(store).status()
+    assert delete_before(warehouse, now + timedelta(days=1), dry_run=False) == {}
+    after = store.status()
     assert (after.caught_up, after.cursor) == (before.caught_up, before.cursor) == (True, 10)
     for feed in (store, other):
-        maintenance = SqlFeedMaintenance(feed)
-        assert list(maintenance.find_problems()) == []
-        cursor = maintenance.read_cursor()
-        assert maintenance.rebuild_cursor() == (cursor, cursor - 1), "the newest page is there"
+        assert list(feed.find_problems()) == []
+        cursor = feed.read_cursor()
+        assert feed.rebuild_cursor() == (cursor, cursor - 1), "the newest page is there"
     assert {row["transfer_id"] for row in personal.find(SEARCH)["recipients"]} == {"pending"}

@@ -350,7 +350,7 @@ def test_an_address_in_other_case_is_the_same_person(redeliver, sandbox, first) 
 
 def test_an_address_must_not_be_given_twice(redeliver, sandbox, first) -> None:
     given = [{"email": ANN, "phone": "15550100001"}, {"email": ANN.upper(), "phone": "15550199999"}, BOB, EVE]
-    with pytest.raises(AirflowFailException, match=f"recipients has {ANN} more than once"):
+    with pytest.raises(AirflowFailException, match=f"recipient '{ANN}' occurs more than once"):
         redeliver(recipients=given).run()
     assert sandbox.sent() == [first["id"]]
 

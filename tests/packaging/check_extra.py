@@ -107,9 +107,9 @@ def check_azure(folder: Path) -> None:
 
 def check_gcs(folder: Path) -> None:
     """As far as without Google: the file system is there, and it is the network that fails."""
+    from outbound_transfer.client.errors import SourceUnreadable
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.find import parse_files, resolve_files
-    from outbound_transfer.files.sources import SourceUnreadable
 
     try:
         with Spool() as spool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from outbound_transfer.cli.definition import get_commands
+from outbound_transfer.cli.console import get_commands
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.observability.metrics import METRICS, MetricType
 from outbound_transfer.store.tables import TABLES

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseOperator, BaseSensorOperator
 
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.notifications.slack import TransferSlackNotifier
@@ -20,6 +24,7 @@ from outbound_transfer.operators.draft import (
     SendTransferOperator,
 )
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+from outbound_transfer.operators.task_arguments import SensorArguments, TaskArguments
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
@@ -27,6 +32,7 @@ from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.triggers.transfer import TransferTrigger
+from support.repository import REPOSITORY
 
 #: The arguments without which each class cannot be made.
 REQUIRED: dict[type, set[str]] = {
@@ -70,17 +76,23 @@ def test_a_class_lists_its_arguments(kind: type) -> None:
         assert {each.kind for each in arguments.values()} <= {inspect.Parameter.KEYWORD_ONLY}
 
 
-def refers_to_base(kind: type, argument: str) -> bool:
-    """Whether the docstring of a class sends its reader to the class above it, which describes an argument."""
-    base = kind.__mro__[1]
-    return f":class:`.{base.__name__}`" in (kind.__doc__ or "") and f":param {argument}:" in (base.__doc__ or "")
+def own_arguments(kind: type) -> set[str]:
+    """The arguments that the docstring of a class describes."""
+    return set(re.findall(r":param (\w+):", f"{kind.__doc__}{kind.__init__.__doc__}"))  # type: ignore[misc]
+
+
+def described_arguments(kind: type) -> set[str]:
+    """Those, and what the classes describe to which it sends its reader."""
+    named = set(re.findall(r":class:`\.(\w+)`", kind.__doc__ or ""))
+    others = [each for each in REQUIRED if each.__name__ in named and each is not kind]
+    return own_arguments(kind).union(*map(own_arguments, others), *map(described_arguments, kind.__mro__[1:2]))
 
 
 @pytest.mark.parametrize("kind", REQUIRED, ids=lambda kind: kind.__name__)
 def test_a_class_documents_its_arguments(kind: type) -> None:
-    own = set(re.findall(r":param (\w+):", f"{kind.__doc__}{kind.__init__.__doc__}"))  # type: ignore[misc]
-    referred = {name for name in arguments_of(kind) if refers_to_base(kind, name)}
-    assert own - {"client_options"} | referred == arguments_of(kind).keys()
+    assert REQUIRED[kind] <= own_arguments(kind)  # those that the built page shows as required
+    assert own_arguments(kind) - {"client_options"} <= arguments_of(kind).keys()
+    assert arguments_of(kind).keys() - described_arguments(kind) == set()
 
 
 @pytest.mark.parametrize("kind", [each for each in REQUIRED if each is not TransferTrigger], ids=lambda k: k.__name__)
@@ -107,3 +119,29 @@ def test_few_classes_of_ours_stand_above_a_class(kind: type) -> None:
 def test_a_misspelt_argument_is_a_type_error(kind: type, wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         kind(task_id="task", **wrong)
+
+
+MISSPELT = """
+from outbound_transfer.operators.draft import AttachFilesOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.sensors.transfer import TransferSensor
+
+AttachFilesOperator(task_id="attach", transfer_id="t", file="a.csv")
+DeliverFilesOperator(task_id="deliver", files="a.csv", subject="S", recipient="ann@example.com", retries=3)
+TransferSensor(task_id="wait", transfer_id="t", on_expird="skip", mode="reschedule")
+"""
+
+
+def test_a_type_checker_reports_each_misspelt_argument(tmp_path: Path) -> None:
+    file = tmp_path / "misspelt.py"
+    file.write_text(MISSPELT)
+    command = (sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", file)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert re.findall(r"misspelt.py:(\d+): error", done.stdout) == ["6", "7", "8"], done.stdout + done.stderr
+    assert done.stdout.count(" error: ") == 3
+
+
+def test_a_type_checker_knows_the_arguments_of_airflow() -> None:
+    sensor = arguments_of(BaseSensorOperator).keys() - {"poke_interval", "timeout"}
+    assert TaskArguments.__annotations__.keys() == arguments_of(BaseOperator).keys()
+    assert SensorArguments.__annotations__.keys() == arguments_of(BaseOperator).keys() | sensor

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.naming import DEFAULT_PREFIX
 from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import DELIVERIES as DELIVERIES
 from support import sample_rows
 from support.warehouses import Hook
 

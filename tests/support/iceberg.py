@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 
 from outbound_transfer.client.events import Page
 from outbound_transfer.lake.iceberg import IcebergEventDestination
-from outbound_transfer.lake.iceberg_maintenance import IcebergFeedMaintenance
 from outbound_transfer.store.errors import CursorMoved
 from support.feed_pages import events, page
 from support.timeouts import TEST_TIMEOUT
@@ -35,7 +34,7 @@ _IMPORTED_ONCE = [
     "pyarrow.dataset",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
-    "outbound_transfer.lake.iceberg_maintenance",
+    "outbound_transfer.lake.iceberg",
     "outbound_transfer.store.events",
 ]
 
@@ -60,8 +59,8 @@ class Lake:
     def destination(self, account: str = "acme", catalog: Any = None, **options: Any) -> IcebergEventDestination:
         return IcebergEventDestination(catalog or self.catalog, TABLE, account, **options)
 
-    def maintenance(self, account: str = "acme") -> IcebergFeedMaintenance:
-        return IcebergFeedMaintenance(self.destination(account))
+    def maintenance(self, account: str = "acme") -> IcebergEventDestination:
+        return IcebergEventDestination(self.catalog, TABLE, account)
 
     def table(self) -> Table:
         return self.catalog.load_table(TABLE)

@@ -18,7 +18,7 @@ from support.repository import REPOSITORY
 
 #: The folder of the tree that becomes each folder of the wheel. `dags/` ships as the provider's example DAGs.
 SOURCES = {
-    "airflow_provider_outbound_transfer": "plugins/airflow_provider_outbound_transfer",
+    "airflow_provider_outbound_transfer": "include/airflow_provider_outbound_transfer",
     "outbound_transfer": "plugins/outbound_transfer",
     "outbound_transfer/example_dags": "dags",
     "outbound_transfer/operations": "include/observability",

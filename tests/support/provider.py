@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from outbound_transfer.client.models import File, Recipient, Transfer, Upload
+from outbound_transfer.client.models import File, Recipient, Transfer, TransferOutcome, Upload
 from outbound_transfer.client.new_transfer import build_new_transfer
-from outbound_transfer.client.outcomes import TransferOutcome
 from outbound_transfer.files.content import ContentWriter
 
 __all__ = ["ContentWriter", "File", "Recipient", "Transfer", "TransferOutcome", "Upload", "build_new_transfer"]

@@ -9,7 +9,6 @@ clock. No module of the provider is named: whatever sleeps by the standard libra
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import math
 import queue
 import selectors
@@ -43,7 +42,6 @@ _WAITING = {
     ("selectors.py", "select"),
     ("threading.py", "wait"),
     ("threading.py", "_wait_for_tstate_lock"),
-    ("thread.py", "_worker"),
     ("queue.py", "get"),
     ("runners.py", "run"),
 }
@@ -109,10 +107,11 @@ class VirtualTime:
     @contextmanager
     def running(self) -> Iterator[VirtualTime]:
         """Let time pass like this while the block runs."""
-        self._strangers = frozenset(thread for thread in sys._current_frames() if not self._is_of_the_service(thread))
+        threads = {thread for thread, frame in sys._current_frames().items() if not _is_of_a_pool(frame)}
+        self._strangers = frozenset(thread for thread in threads if not self._is_of_the_service(thread))
         self._strangers -= {threading.get_ident()}
         now = pendulum.now
-        pool, http = concurrent.futures.ThreadPoolExecutor, httpx.HTTPTransport
+        http = httpx.HTTPTransport
         with (
             mock.patch("time.time", self.time),
             mock.patch("time.monotonic", self.monotonic),
@@ -121,7 +120,6 @@ class VirtualTime:
             mock.patch.object(threading.Condition, "wait", self._waiting()),
             mock.patch.object(timezone, "utcnow", self._utcnow),
             mock.patch.object(pendulum, "now", lambda tz=None: now(tz) + self._ahead()),
-            mock.patch.object(pool, "submit", self._counting(pool.submit)),
             mock.patch.object(http, "handle_request", self._asking(http.handle_request)),
         ):
             yield self
@@ -140,19 +138,6 @@ class VirtualTime:
             return bool(self._sleep(timeout, lambda seconds: _REAL_WAIT(condition, seconds)))
 
         return wait
-
-    def _counting(self, submit: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(pool: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
-            self._begin()
-            try:
-                future = submit(pool, function, *arguments, **named)
-            except BaseException:
-                self._end()
-                raise
-            future.add_done_callback(lambda _: self._end())
-            return future
-
-        return counted
 
     def _asking(self, handle: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
         def asked(transport: Any, request: httpx.Request) -> httpx.Response:
@@ -258,7 +243,17 @@ class VirtualTime:
 
 
 def _is_waiting(frame: FrameType) -> bool:
-    return (frame.f_code.co_filename.rpartition("/")[2], frame.f_code.co_name) in _WAITING
+    if _is_of_a_pool(frame):  # and waits if there is nothing to do
+        return frame.f_locals["work_queue"].empty() and not frame.f_locals.get("work_item")
+    return _place(frame) in _WAITING
+
+
+def _is_of_a_pool(frame: FrameType) -> bool:
+    return _place(frame) == ("thread.py", "_worker")
+
+
+def _place(frame: FrameType) -> tuple[str, str]:
+    return frame.f_code.co_filename.rpartition("/")[2], frame.f_code.co_name
 
 
 class _Selector(selectors.DefaultSelector):

@@ -33,6 +33,7 @@ TESTS: Final = {
     ),
     "memory": ("tests/integration/test_memory.py",),
     "waits": ("tests/e2e/airflow/test_many_waiters.py",),
+    "approval": ("tests/e2e/airflow/test_drafts.py",),
     "deliveries": (
         *("tests/integration/test_delivery.py", "tests/integration/test_deliver_files.py"),
         *("tests/integration/test_conclusions.py", "tests/integration/test_reruns.py"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox
+from support.airflow_names import DagBag
 from support.dag_runs import Run
 from support.repository import REPOSITORY
 
@@ -39,8 +40,9 @@ def test_the_example_delivers_and_waits(
     report.write_bytes(b"a,b\n1,2\n")
     run = run_dag(EXAMPLE.read_text().replace("poke_interval: 5m", "poke_interval: 1s"), suffix="yaml")
 
-    tasks = run.dag_run.dag.task_dict
-    assert (tasks["deliver"].slot_timeout, tasks["wait_for_pickup"].poke_interval) == (timedelta(minutes=30), 1)
+    (dag,) = DagBag(str(EXAMPLE)).dags.values()
+    tasks = dag.task_dict
+    assert (tasks["deliver"].slot_timeout, tasks["wait_for_pickup"].poke_interval) == (timedelta(minutes=30), 300)
     assert set(run.states().values()) == {"success"}
     transfer_id = sandbox.assert_sent_once()
     sandbox.assert_delivered(transfer_id, {"report.csv": report}, "ann@example.com")

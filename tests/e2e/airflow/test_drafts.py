@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from airflow.utils.state import TaskInstanceState
 
 from outbound_transfer_sandbox.testing import Sandbox
 from support import memory
@@ -18,6 +19,7 @@ from support.timeouts import eventually
 pytestmark = pytest.mark.e2e
 
 APPROVAL = "deliver_with_approval"
+ASKING = getattr(TaskInstanceState, "AWAITING_INPUT", TaskInstanceState.DEFERRED).value  # since Airflow 3.3
 
 STEPS = """
 from airflow.sdk import DAG, task_group
@@ -85,7 +87,7 @@ class DraftsStack(ManySandboxesStack):
     def ask(self) -> str:
         """Start a run that asks for approval, and wait until it does; return the run's id."""
         run_id = self.airflow.trigger(APPROVAL, {"files": str(self.folder / "outbox" / "*.csv")})
-        self.wait_for(run_id, approve="awaiting_input")
+        self.wait_for(run_id, approve=ASKING)
         return run_id
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
@@ -158,8 +160,8 @@ def test_a_rejection_skips_the_send_and_the_draft_is_discarded(stack: DraftsStac
 def test_a_clear_of_the_approval_asks_again(stack: DraftsStack, service: Sandbox) -> None:
     run_id = stack.ask()
     stack.clear(run_id, "approve")
-    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != "awaiting_input", interval=0.1)
-    stack.wait_for(run_id, approve="awaiting_input")
+    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != ASKING, interval=0.1)
+    stack.wait_for(run_id, approve=ASKING)
     stack.answer(run_id, stack.options(run_id)[0])
     assert {*stack.finish(APPROVAL, run_id).values()} == {"success"}
     service.assert_sent_once()
@@ -170,8 +172,8 @@ def test_an_old_button_approves_no_new_draft(stack: DraftsStack, service: Sandbo
     run_id = stack.ask()
     before = stack.options(run_id)
     stack.clear(run_id, "deliver", "approve", "send")
-    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != "awaiting_input", interval=0.1)
-    stack.wait_for(run_id, approve="awaiting_input")
+    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != ASKING, interval=0.1)
+    stack.wait_for(run_id, approve=ASKING)
     now = stack.options(run_id)
     stack.answer(run_id, now[0])
     states = stack.finish(APPROVAL, run_id)

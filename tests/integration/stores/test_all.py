@@ -69,8 +69,8 @@ MISSING = {
     "/in": "is not a file",
     "/": "is not a file",
     "/in/*.pdf": "no file matches",
-    "/none/*.csv": "there is no folder",
-    "/in/a.csv/*.csv": "there is no folder",
+    "/none/*.csv": "no file matches",
+    "/in/a.csv/*.csv": "no file matches",
 }
 
 

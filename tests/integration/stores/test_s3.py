@@ -83,8 +83,8 @@ MISSING = {
     "s3://aws_default@{bucket}/in/": "is not a file",
     "s3://aws_default@{bucket}": "is not a file",
     "s3://aws_default@no-such-bucket/a.csv": "bucket does not exist",
-    "s3://aws_default@no-such-bucket/*.csv": "there is no folder no-such-bucket",
-    "s3://aws_default@no-such-bucket/in/*.csv": "there is no folder no-such-bucket/in",
+    "s3://aws_default@no-such-bucket/*.csv": "no file matches",
+    "s3://aws_default@no-such-bucket/in/*.csv": "no file matches",
 }
 
 
