@@ -26,11 +26,9 @@ newest page of each feed stays, so that the next ingestion goes on as before.
     @task(retries=3, retry_delay=timedelta(minutes=5))
     def delete(sql_conn_id: str, days: int) -> dict[str, int]:
         """Return the number of rows by table."""
-        from outbound_transfer.store.connection import open_tables
-        from outbound_transfer.store.naming import DEFAULT_PREFIX
-        from outbound_transfer.store.persons import SqlPersonalData
+        from outbound_transfer.store.persons import delete_before
+        from outbound_transfer.store.schema import open_tables
 
-        rows = SqlPersonalData(open_tables(sql_conn_id, prefix=DEFAULT_PREFIX, schema=None), sql_conn_id)
-        return rows.delete_before(datetime.now(UTC) - timedelta(days=int(days)), dry_run=False)
+        return delete_before(open_tables(sql_conn_id), datetime.now(UTC) - timedelta(days=int(days)), dry_run=False)
 
     delete("{{ params.sql_conn_id }}", "{{ params.days }}")

@@ -10,8 +10,7 @@ from typing import Final
 from sqlalchemy import Column, Table
 
 from outbound_transfer.store import tables
-from outbound_transfer.store.deliveries import deliveries_table
-from outbound_transfer.store.naming import DEFAULT_PREFIX
+from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.store.types import FLAG, WHOLE, Time
 
 DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
@@ -22,7 +21,7 @@ INTERNAL: Final = (
     "accounts",
     "deliveries",
 )
-#: Of the table that :mod:`outbound_transfer.waiting.pages` creates.
+#: Of the table that :mod:`outbound_transfer.waiting.reader` creates.
 PAGES: Final = (
     "Pages of listings that a triggerer has read, for the others: ids, statuses and times. Each is removed after a day."
 )
@@ -53,7 +52,7 @@ def _section(table: Table) -> str:
 def _internal() -> str:
     rows = (
         f"| `{DEFAULT_PREFIX}{table.name}` | {_linked(table.comment or '')} |"
-        for table in (*tables.TABLES, deliveries_table(""))
+        for table in (*tables.TABLES, tables.DELIVERIES)
         if table.name in INTERNAL
     )
     others = [f"| `{DEFAULT_PREFIX}pages` | {PAGES} |"]
@@ -63,14 +62,8 @@ def _internal() -> str:
 
 def _row(column: Column) -> str:
     remark = ", key" if column.primary_key else ", nullable" if column.nullable else ""
-    comment = f"{column.comment}{_personal(column)}"
     type_ = next((name for kind, name in TYPES.items() if kind in (column.type, type(column.type))), "text")
-    return f"| `{column.name}` | {type_}{remark} | {comment} |"
-
-
-def _personal(column: Column) -> str:
-    is_marked = (column.comment or "").endswith(tables.PERSONAL_DATA)
-    return f". {tables.PERSONAL_DATA}" if column.info.get("personal") and not is_marked else ""
+    return f"| `{column.name}` | {type_}{remark} | {column.comment} |"
 
 
 def _linked(comment: str) -> str:
