@@ -1,4 +1,4 @@
-"""What Airflow knows of tasks and runs beside its task SDK."""
+"""States of tasks and runs that the task SDK does not offer."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MAX_CLOCK_ERROR: Final = 60.0  # seconds by which a clock is corrected at most
 MAX_DRAFTS: Final = 2  # creates that may end in doubt: each may leave a draft that nobody knows, gone in 30 days
 
 # Seconds between two attempts.
-MIN_DELAY: Final = 0.5  # before any repeat, so that "Retry-After: 0" is no busy loop
+MIN_DELAY: Final = 0.5  # before any repeat, so that "Retry-After: 0" does not cause a busy loop
 MAX_BACKOFF: Final = 60.0  # after a failure; each delay is a random part of a backoff up to it
 RATE_LIMIT_DELAY: Final = 10.0  # after 429 without a usable Retry-After: the service's window is a minute
 SLOT_INTERVAL: Final = 60.0  # between two attempts to get a slot
@@ -45,7 +45,7 @@ MAX_FIRST_ATTEMPTS: Final = 3  # to connect, before the service was ever reached
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Limits of the retries of one call (service-api.md, R50). Waits for the rate limit or a slot are no failures."""
+    """Limits of the retries of one call (service-api.md, R50). Waits for the rate limit or a slot do not count."""
 
     max_attempts: int = 8  # that may fail with a transient error (5xx, broken connection, timeout)
     timeout: float = 3_600.0  # seconds that a call may wait in all, without its waits for a slot

@@ -58,7 +58,7 @@ class WrongTransfer(OutboundTransferError):
 
 
 class AlreadyDelivered(OutboundTransferError):
-    """This run, or this delivery key, has sent a transfer, or may have sent one; it sends no other. Not retried.
+    """This run, or this delivery key, has sent a transfer, or its send is in doubt; it sends no other. Not retried.
 
     What to do: look in the web application. To deliver other input, trigger a new run (with another ``delivery_key``).
     """

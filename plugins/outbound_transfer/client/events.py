@@ -265,7 +265,7 @@ def _is_deep(line: bytes) -> bool:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Return whether an invalid line is nevertheless complete: an object that ends where its bracket is closed."""
+    """Return whether an invalid line is still complete: an object that ends where its bracket is closed."""
     bare, depths = _STRINGS.sub(b"", line.strip(_WHITESPACE)), _depths(line)
     is_framed = bare.startswith(b"{") and bare.endswith(b"}") and b'"' not in bare
     return is_framed and [depth for depth in depths if depth <= 0] == depths[-1:]

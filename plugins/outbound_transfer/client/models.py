@@ -118,7 +118,7 @@ def decode_transfer(body: bytes) -> Transfer:
 
 
 def decode_pickups(body: bytes) -> Transfer:
-    """Decode one transfer that says of every recipient whether they have picked up: silence is no answer.
+    """Decode one transfer that shows for every recipient whether they have picked up: a missing field is not an answer.
 
     :raises msgspec.DecodeError: it does not.
     :raises MalformedResponse: its status contradicts what the recipients have done (service-api.md, R17).
@@ -211,7 +211,7 @@ def status_hint(transfer: Transfer) -> str:
 
 
 class TransferOutcome(msgspec.Struct, frozen=True):
-    """What became of the transfer of a task that did not succeed, and why: for callbacks, notifiers, other tasks.
+    """The state of the transfer of a task that did not succeed, and why: for callbacks, notifiers, other tasks.
 
     What is not known is None, never "nobody"; so is ``status`` after a send in doubt. ``picked_up`` are addresses.
     """
@@ -263,7 +263,7 @@ class Upload:
         if left:
             raise SourceChanged(
                 f"{self.name!r} is {'longer' if left < 0 else 'shorter'} than the {self.size} bytes that were "
-                "declared. Deliver a copy of it that nothing writes to any more."
+                "declared. Deliver a copy that is no longer written to."
             )
         if last:
             yield last

@@ -1,4 +1,4 @@
-"""What is sent to the service, validated: the request for a draft (service-api.md, R22 to R25), the names of files."""
+"""Validated input for the service: the request for a draft (service-api.md, R22 to R25), the names of files."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def deliver_files_task(python_callable: Callable[..., Any] | None = None, **kwar
     """Make a task of a function that returns what to deliver: ``@task.deliver_files(subject=…, recipients=…)``.
 
     :param python_callable: returns files, as :class:`.AttachFilesOperator` takes them, or a :class:`DeliveryRequest`,
-        which is no template. It is called again in each attempt, and after each deferral before the send.
+        which is not a template. It is called again in each attempt, and after each deferral before the send.
     :param kwargs: arguments of :class:`.DeliverFilesOperator`, without those that the function always returns.
     """
     # The task returns the transfer, whatever mapping the function is annotated to return.

@@ -70,12 +70,12 @@ class TaskTry(NamedTuple):
 
     @property
     def asked(self) -> tuple[str, str, int]:
-        """What a retry keeps, and a clear of the task changes, unless ``max_tries`` comes out equal."""
+        """Stays the same in a retry; a clear of the task changes it, unless ``max_tries`` comes out equal."""
         return task_name(self.task), self.run_started_at, self.max_tries
 
     @property
     def asked_since_clear(self) -> tuple[str, str, int, int]:
-        """What a retry keeps, and a clear of this or another task of the run changes."""
+        """Stays the same in a retry; a clear of this or another task of the run changes it."""
         return (*self.asked, self.clear_number)
 
     def check_newest(self, run_started_at: str, try_number: int) -> None:

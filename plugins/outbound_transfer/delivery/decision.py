@@ -66,7 +66,7 @@ class Refuse(Enum):
 
 
 class Known(NamedTuple):
-    """What an attempt knows."""
+    """Facts that an attempt has gathered."""
 
     phase: Phase
     seen: Seen = Seen.NOTHING_YET

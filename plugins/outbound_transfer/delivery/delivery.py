@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Order:
-    """What a task is asked to deliver. By default, other tasks attach the files."""
+    """The delivery that a task is asked for. By default, other tasks attach the files."""
 
     new: NewTransfer
     find_sources: FindSources = tuple
@@ -104,7 +104,7 @@ class Delivery:
             if order.is_outdated():
                 raise DraftOutdated
         except DraftOutdated:
-            log.info("What draft %s was made from has changed", self.memory.transfer_id)
+            log.info("The inputs of draft %s changed before its send", self.memory.transfer_id)
             if self.settle(seen=Seen.DRAFT) is not Act.RETURN:
                 raise
         return self.known()

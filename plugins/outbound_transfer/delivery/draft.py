@@ -68,7 +68,7 @@ class Filling:
         keeps = {name: before[name] for name in before if name in wanted and self._is_held(wanted[name], held)}
         begun = dict.fromkeys(name for name in wanted if name not in keeps)
         removed = {name: replace(file, fingerprint="") for name, file in leaving.items() if file}
-        # Before the first call that changes the draft: whoever comes next trusts none of these names.
+        # Before the first call that changes the draft: the next attempt trusts none of these names.
         self.files = begun | keeps | removed
         self._save()
         for name, file in removed.items():
@@ -173,7 +173,7 @@ def _taken(before: Held | None, now: File | None) -> Taken:
 
 
 class DraftOutdated(Exception):
-    """Control flow, not an error: what the draft was made from has changed right before its send."""
+    """Control flow, not an error: the inputs of the draft changed right before its send."""
 
 
 class Sending:
@@ -233,8 +233,8 @@ class Sending:
 
     def _read(self) -> Transfer:
         if (seen := self._delivery.look_here()) is Seen.GONE:
-            self._delivery.settle(seen=seen)  # which refuses what may have been sent
-            raise errors.DraftChanged(f"The service does not show draft {self._id} any more. {AGAIN}")
+            self._delivery.settle(seen=seen)  # which refuses a draft whose send is in doubt
+            raise errors.DraftChanged(f"The service no longer shows draft {self._id}. {AGAIN}")
         return self._delivery.known()
 
     def _without_skipped(self, memory: Memory) -> Memory:

@@ -38,7 +38,7 @@ AGAIN: Final = "Nothing is sent. Clear the task that creates the draft, and all 
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What one task (and map index) has attached."""
+    """The files that one task (and map index) has attached."""
 
     claim: int = 0  # of the attempt that changed it last
     is_open: bool = True  # its files are being changed; nothing is sent meanwhile
@@ -61,7 +61,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the row remembers. No secret is in it, and no person in clear."""
+    """The memory in a row. It has no secret, and no person in clear text."""
 
     claim: int = 0  # counts the claims; only the newest claimant writes what is not an entry
     owner: str = ""  # the task instance that has claimed it last
@@ -71,7 +71,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     account: str = ""
     salt: str = ""  # of the three digests below
     key_check: str = ""  # of the API key that made the draft
-    input: dict[str, str] = {}  # of each argument that the draft was made from, without phones, answer and files
+    input: dict[str, str] = {}  # of each argument of the draft, without phones, answer and files
     identity: str = ""  # of the subject and the addresses that the service shows
     item: str = ""  # digest of the same, the same in all tasks of a run
     asked: tuple[str, str, int] = ("", "", 0)  # TaskTry.asked of the attempt that made the draft

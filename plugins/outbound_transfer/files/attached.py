@@ -185,7 +185,7 @@ def describe_differences(held: Mapping[str, Held], sources: Sequence[Source]) ->
     A file with the same bytes is the same file, whenever it was written: it is read only if its fingerprint changed.
     """
     names = {source.name for source in sources}
-    differences = [f"{name} is not among them any more" for name in held if name not in names]
+    differences = [f"{name} is no longer among them" for name in held if name not in names]
     for source in sources:
         before = held.get(source.name)
         if before is None:

@@ -62,7 +62,7 @@ class Source:
         if now != (self.size, self.fingerprint):
             raise errors.SourceChanged(
                 f"{self} changed while it was delivered: {self.size} bytes before, {now[0]} now. "
-                "Deliver files that nothing writes to any more."
+                "Deliver files that are no longer written to."
             )
 
     def chunks(self) -> Iterator[bytes]:

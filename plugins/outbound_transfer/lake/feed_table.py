@@ -140,7 +140,7 @@ def _is_rolled_back(metadata: TableMetadata, commit_id: str) -> bool:
 
 
 class Change(NamedTuple):
-    """What a commit changes at once: table properties to set, rows to append, and rows to delete before that."""
+    """The changes of one commit: table properties to set, rows to append, and rows to delete before that."""
 
     properties: dict[str, str]
     append: pa.Table = SCHEMA.empty_table()

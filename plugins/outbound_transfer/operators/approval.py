@@ -126,7 +126,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         if draft.expires_at:
             left = datetime.fromisoformat(draft.expires_at) - names.timezone.utcnow() - _TIME_TO_SEND
             if left <= timedelta():
-                raise DraftChanged(f"Draft {draft.id} expires at {draft.expires_at}: nobody is asked any more")
+                raise DraftChanged(f"Draft {draft.id} expires at {draft.expires_at}: too late to ask anybody")
             assert self.response_timeout is not None
             self.response_timeout = min(self.response_timeout, left)
         self.options = list(approve.options_of(row.memory))
@@ -152,7 +152,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
             try:
                 notifier({**context, "approval": approval})
             except Exception:
-                self.log.exception("A notifier failed; the wait for an answer begins nevertheless")
+                self.log.exception("A notifier failed; the wait for an answer begins all the same")
 
     def _answer(self, row: Row, transfer_id: str, attempt: Attempt, event: Mapping[str, Any]) -> Approval:
         """:raises AirflowFailException: there is none; or it is about other files, or from somebody not allowed."""

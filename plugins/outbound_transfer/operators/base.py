@@ -66,7 +66,7 @@ class OutboundTransferOperator(BaseOperator):
     checks: tuple[Check, ...] = ()
     found_later: Set[str] = frozenset()  # arguments that may be left out, or are replaced, when the task runs
     owns_delivery = True  # whether an attempt that fails has failed to deliver
-    sends = False  # whether errors name what the task has sent, or may have
+    sends = False  # whether errors name the transfer that was sent, or is in doubt
     slot_timeout: Any = None  # how long to wait for a slot of the account; None if the task sends nothing
     skips_without_files = False  # before anything is created
     located: Sequence[str] = ()  # paths and URIs of the files that this attempt has found
@@ -263,14 +263,14 @@ def announce(task: OutboundTransferOperator, client: Client, context: Context) -
 
 @contextmanager
 def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
-    """Turn a skip into an error if the task has sent its transfer, or may have: a skip says that it has not."""
+    """Turn a skip into an error if the transfer was, or may have been, sent."""
     try:
         yield
     except AirflowSkipException as skip:
         if delivery.may_have_sent:
             raise InvalidDelivery(
-                "The task cannot be skipped any more, as an earlier try has sent its delivery, or may have. What was "
-                f"to skip it: {skip or 'AirflowSkipException'}"
+                "The task cannot be skipped: an earlier attempt sent its delivery, or may have sent it. The skip was: "
+                f"{skip or 'AirflowSkipException'}"
             ) from skip
         raise
 

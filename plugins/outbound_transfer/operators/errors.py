@@ -82,11 +82,11 @@ def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
 
 
 class Report:
-    """What one process of a task does with a transfer, for its errors. Its fields are set as they become known.
+    """Progress of one process of a task with its transfer, for its errors. Its fields are set as they become known.
 
     :ivar reader: has the transfer as it was last read; None if the task reads none.
     :ivar transfer_id: of the draft that the task is to send, or of the transfer; "" before it is known.
-    :ivar is_sent: whether the transfer was sent: what fails from then on is no delivery.
+    :ivar is_sent: whether the transfer was sent: a later failure is not one of the delivery.
     """
 
     def __init__(self, context: Context, conn_id: str, log: Logger, *, sends: bool, is_sent: bool) -> None:
@@ -97,7 +97,7 @@ class Report:
 
     @contextmanager
     def of_errors(self) -> Iterator[None]:
-        """Report an error or a skip that ends the block. An error's text names what was sent, or may have been."""
+        """Report an error or a skip that ends the block. An error names the transfer that was sent or is in doubt."""
         from outbound_transfer.delivery.shown import emit_in_doubt, show_error
 
         with report_outcome(self._context, self._outcome):
@@ -123,7 +123,7 @@ class Report:
         return TransferOutcome(transfer_id, str(error)) if transfer_id else None
 
     def _find_in_doubt(self) -> str:
-        """Return the id of what this task has sent or may have sent; "" if it has sent nothing."""
+        """Return the id of the transfer that this task sent, or whose send is in doubt; "" if there is none."""
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
 
@@ -134,13 +134,13 @@ class Report:
         return ""
 
     def _name_transfer(self, error: BaseException, in_doubt: str) -> None:
-        """Let the text of an error say what was sent, or may have been; it stays the error that it is."""
+        """Name the transfer that was sent, or is in doubt, in the text of an error; its class stays."""
         text = str(error)
         if self.is_sent and self.transfer_id:
             text = f"Transfer {self.transfer_id} was sent. {text}"
         elif in_doubt and (in_doubt not in text or isinstance(error, client.CallError)):
             end = "" if text.endswith((".", "!", "?")) or not text else "."
-            doubt = f"Transfer {in_doubt} may nevertheless have been sent; the next attempt checks before it sends."
+            doubt = f"Transfer {in_doubt} may have been sent; the next attempt checks before it sends."
             text = f"{text}{end} {doubt}".strip()
         else:
             return

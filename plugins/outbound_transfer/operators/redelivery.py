@@ -201,7 +201,7 @@ class _Reminder(RedeliverFilesOperator):
         try:
             return self._source.find_sources(spool, gone, results)
         except AirflowSkipException as skip:
-            raise InvalidDelivery(f"The files of transfer {self.transfer_id} are not there any more: {skip}") from skip
+            raise InvalidDelivery(f"The files of transfer {self.transfer_id} are missing: {skip}") from skip
 
     def _find_sent_transfer(self, delivery: Delivery, context: Context) -> str:
         """Return the id of the transfer that the task has sent, whatever has become of the task since."""

@@ -223,7 +223,7 @@ def delivery_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_final(error: BaseException, attempt: Attempt) -> bool:
     """Return whether no later attempt of the task sends its draft, so that it is to be deleted."""
-    # Another attempt may have begun: whoever is next discards the draft of one that was given up.
+    # Another attempt may have begun: the next attempt discards the draft of one that was given up.
     if isinstance(error, DeferRequested | names.AirflowRescheduleException | TaskNotRunning):
         return False
     is_over = isinstance(error, names.AirflowSkipException | names.AirflowFailException) or fails_without_retry(error)

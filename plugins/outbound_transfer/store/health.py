@@ -1,4 +1,4 @@
-"""What databases say of the set-up: the tables, and where a feed stands."""
+"""Checks of databases: their tables, and the state of a feed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page reads from the deliveries' database. Each statement is bounded by a time window, a key or a limit."""
+"""Queries of the page to the deliveries' database. Each statement is bounded by a time window, a key or a limit."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Poll:
                 self.emit_count()  # again: of a triggerer that is gone, the number expires
 
     async def _open(self) -> Client:
-        """Open a client; begin anew for another key or account, and once an hour."""
+        """Open a client; start over for another key or account, and once an hour."""
         client = self._client = await call_airflow(self._open_client)
         settings = client.settings
         if settings != self._settings or time.monotonic() >= self._reader_until:

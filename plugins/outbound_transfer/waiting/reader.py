@@ -30,7 +30,7 @@ T = TypeVar("T")
 #: See :meth:`.Wait.update`.
 Tell: TypeAlias = Callable[[str, Transfer | Exception | None, float], object]
 
-MAX_SINGLE_READS: Final = 20  # transfers that one poll reads singly
+MAX_SINGLE_READS: Final = 20  # transfers that one poll reads individually
 MAX_FAILURES: Final = 3  # in a row, after which a poll is given up
 MAX_SECONDS: Final = 5.0  # that the database may take for a page
 

@@ -36,7 +36,7 @@ def epoch_of(timestamp: str | None, default: float = inf) -> float:
 
 
 class Rules(NamedTuple):
-    """What each terminal status means for a task."""
+    """The outcome of a task for each terminal status."""
 
     on_expired: str = FAIL  # one of OUTCOMES
     on_canceled: str = FAIL  # as well
@@ -77,7 +77,7 @@ def skip_reason(transfer: models.Transfer) -> str:
 class Wait:
     """A deferred task that waits for one transfer. All times are seconds since the epoch.
 
-    :raises InvalidDelivery: ``transfer_id`` is no text.
+    :raises InvalidDelivery: ``transfer_id`` is not text.
     """
 
     transfer_id: str
