@@ -26,8 +26,8 @@ newest page of each feed stays, so that the next ingestion goes on as before.
     @task(retries=3, retry_delay=timedelta(minutes=5))
     def delete(sql_conn_id: str, days: int) -> dict[str, int]:
         """Return the number of rows by table."""
-        from outbound_transfer.store.persons import delete_before
-        from outbound_transfer.store.schema import open_tables
+        from outbound_transfer.store.personal_data import delete_before
+        from outbound_transfer.store.tables import open_tables
 
         return delete_before(open_tables(sql_conn_id), datetime.now(UTC) - timedelta(days=int(days)), dry_run=False)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from docs_site import DBT_DOCS
 
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import Tables
 from support import sample_rows
 from support.dbt_project import Project
 from support.warehouses import duckdb_hook

@@ -34,7 +34,7 @@ from outbound_transfer.store.destination import (
     check_rejected,
 )
 from outbound_transfer.store.errors import CursorMoved, InvalidCursor, InvalidName
-from outbound_transfer.store.values import utc_now
+from outbound_transfer.store.rows import utc_now
 
 
 def list_feeds_of(catalog: Catalog, table: str) -> list[str]:

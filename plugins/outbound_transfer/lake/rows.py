@@ -9,9 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from outbound_transfer.client.events import Event, Page
-from outbound_transfer.store.event_content import content_digest
+from outbound_transfer.store.events import content_digest
+from outbound_transfer.store.rows import read_event_time
 from outbound_transfer.store.tables import EVENTS, REJECTED_LINES
-from outbound_transfer.store.values import read_event_time
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 

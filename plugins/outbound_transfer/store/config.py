@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from outbound_transfer.airflow_compat.names import BaseHook, conf, get_airflow_home
 from outbound_transfer.store.errors import InvalidName, NotASqlConnection
+from outbound_transfer.store.rows import storable_text
 
 if TYPE_CHECKING:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
@@ -28,8 +29,7 @@ LOCAL_FILE: Final = "outbound_transfer.db"
 #: What Airflow shows tasks and triggers instead of its database.
 _HIDDEN_DATABASE: Final = "airflow-db-not-allowed:"
 
-#: After what time PostgreSQL's library gives up a silent server, for which it would wait for hours: in seconds, the
-#: last in milliseconds.
+#: When PostgreSQL's library gives up a silent server, instead of waiting for hours: seconds; the last, milliseconds.
 _LIMITS: Final = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -40,23 +40,17 @@ _LIMITS: Final = {
 
 
 def check_prefix(prefix: Any, max_length: int = MAX_NAME_LENGTH) -> None:
-    """Check the prefix of tables' names; ``max_length`` is the bytes of a table's name.
-
-    :raises InvalidName: the database cannot use it unchanged.
-    """
+    """Raise ``InvalidName`` if a database, whose names have ``max_length`` bytes, would change a prefix of tables."""
     _check_name("table_prefix", prefix, max_length - MAX_TABLE_LENGTH)
 
 
 def check_schema(schema: Any, max_length: int = MAX_NAME_LENGTH) -> None:
-    """Check the name of a schema; None and no text are the connection's own. Errors: see :func:`check_prefix`."""
+    """Raise ``InvalidName`` if a database would change a schema's name; None and no text are the connection's own."""
     _check_name("schema", "" if schema is None else schema, max_length)
 
 
 def check_table(name: Any) -> None:
-    """Check the name of an Iceberg table.
-
-    :raises InvalidName: it has no namespace.
-    """
+    """Raise ``InvalidName`` if the name of an Iceberg table has no namespace."""
     _check_name("table", name, MAX_NAME_LENGTH)
     if "." not in name or not all(name.split(".")):
         raise InvalidName(f"'{name}' is not the name of an Iceberg table: write namespace.table")
@@ -65,13 +59,9 @@ def check_table(name: Any) -> None:
 def _check_name(argument: str, name: Any, max_length: int) -> None:
     if not isinstance(name, str):
         raise InvalidName(f"{argument} must be text, not {name!r:.100}")
-    if "\0" in name:
-        raise InvalidName(f"the name {name!r} contains a NUL character")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise InvalidName(f"the name {name!r} cannot be encoded in UTF-8") from None
-    if size > max_length:  # the database would shorten it silently, and two tables could become one
+    if storable_text(name) != name:
+        raise InvalidName(f"the name {name!r} contains a NUL character or an unpaired surrogate")
+    if len(name.encode()) > max_length:  # the database would shorten it silently, and two tables could become one
         raise InvalidName(f"the name {name!r} is too long: at most {max_length} bytes")
 
 
@@ -114,8 +104,7 @@ class SqliteFileHook:
 def find_local_file() -> Path | None:
     """Return the file for the table of deliveries, which may not exist yet; None if Airflow may run on many machines.
 
-    If Airflow's own database is the SQLite file in AIRFLOW_HOME, every component opens that file, and so can open
-    another one beside it. With any other database or executor, each machine would have a file of its own.
+    Where Airflow's own database is the SQLite file in AIRFLOW_HOME, every component can open another one beside it.
     """
     airflow_file = Path(get_airflow_home()) / "airflow.db"
     database = conf.get("database", "sql_alchemy_conn", fallback=_HIDDEN_DATABASE)

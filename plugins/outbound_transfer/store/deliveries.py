@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -13,12 +12,10 @@ from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outbound_transfer.client.errors import OutboundTransferError
-from outbound_transfer.client.models import DRAFT
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import DeliveriesUnavailable, words_of
 from outbound_transfer.store.insert import insert_new
-from outbound_transfer.store.personal_data import ERASED
-from outbound_transfer.store.rows import DELETED, IN_DOUBT, TERMINAL_STATUSES, Kept, Shown, Stored, status_rank
+from outbound_transfer.store.rows import Kept, Stored
 from outbound_transfer.store.tables import DELIVERIES, with_names
 
 if TYPE_CHECKING:
@@ -30,10 +27,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which a statement is repeated, with new connections: a restart of the database costs no upload.
 PATIENCE: Final = 60.0
-
-#: Age of the deliveries that count as in doubt: newer than the first, unchanged for the second.
-_RECENT: Final = timedelta(days=30)
-_STAYS: Final = timedelta(minutes=15)
 
 #: What a row shows before its draft is known.
 _NOTHING_SHOWN: Final[dict[str, Any]] = {
@@ -67,18 +60,11 @@ class Deliveries:
         self.database = Database(hook, "deliveries", timeout=timeout)
         self.table, self._is_created = with_names(DELIVERIES, prefix, schema), False
 
-    def is_made(self) -> bool:
-        """Return whether the table is there. Nothing is created: neither the table, nor the file of SQLite."""
-        if not self.database.is_there():
-            return False
-        with self.database.begin(reads_only=True) as tx:
-            return sa.inspect(tx).has_table(self.table.name, self.table.schema)
-
     def read(self, key: str) -> tuple[int, str]:
         """Return a row's version and memory; 0 and "" if there is none."""
         columns = self.table.c
         query = sa.select(columns.version, columns.memory).where(columns.delivery == key)
-        return self._run(lambda tx: tx.execute(query).tuples().first()) or (0, "")
+        return self.run(lambda tx: tx.execute(query).tuples().first()) or (0, "")
 
     def put(self, key: str, version: int, row: Stored, kept: Kept | None = None) -> bool:
         """Insert a row (version 0), or update it if it still has this version; return whether it was stored.
@@ -92,7 +78,7 @@ class Deliveries:
         values = {**row._asdict(), "version": version + 1, "updated_at": now}
         if not version:
             new = {"delivery": key, "conn_id": "", **fresh, **values}
-            return self._run(lambda tx: bool(insert_new(tx, self.table, [new])))
+            return self.run(lambda tx: bool(insert_new(tx, self.table, [new])))
         del values["is_keyed"]
         # A new draft resets the page's columns. They come first: MySQL compares with values that it has just set.
         is_same = columns.transfer_id == row.transfer_id
@@ -118,77 +104,22 @@ class Deliveries:
                 tx.rollback()
             return is_stored
 
-        return self._run(work)
+        return self.run(work)
 
     def find(self, transfer_id: str) -> list[tuple[str, str]]:
         """Return the keys and accounts of the rows of a transfer, the newest first."""
         columns = self.table.c
         query = sa.select(columns.delivery, columns.account).where(columns.transfer_id == transfer_id)
-        return self._run(lambda tx: [(*row,) for row in tx.execute(query.order_by(columns.updated_at.desc())).tuples()])
+        return self.run(lambda tx: [(*row,) for row in tx.execute(query.order_by(columns.updated_at.desc())).tuples()])
 
-    def find_twin(self, key: str, twin: str, run_started: str) -> str:
-        """Return the transfer id of another row that is sending the same; "" if there is none."""
+    def find_twin(self, own: Collection[str], twin: str, run_started: str) -> str:
+        """Return the transfer id of a row that is sending the same, and has none of these keys; "" if there is none."""
         columns = self.table.c
-        is_twin = (columns.twin == twin) & (columns.phase == "sending") & (columns.delivery != key)
+        is_twin = (columns.twin == twin) & (columns.phase == "sending") & columns.delivery.not_in(list(own))
         is_of_run = columns.run_started == run_started if run_started else sa.true()
-        return self._run(lambda tx: tx.scalar(sa.select(columns.transfer_id).where(is_twin, is_of_run))) or ""
+        return self.run(lambda tx: tx.scalar(sa.select(columns.transfer_id).where(is_twin, is_of_run))) or ""
 
-    def show(self, account: str, conn_id: str, transfers: Mapping[str, Shown | None]) -> None:
-        """Store the status of transfers, by id, in the rows that exist; None if a transfer was deleted.
-
-        A listing page may be stored after a later read, so a status never moves back.
-        """
-        columns = self.table.c
-        shown = [columns[name] for name in ("delivery", "transfer_id", "phase", "error", *Shown._fields)]
-        is_shown = (columns.account == account) & columns.transfer_id.in_(list(transfers))
-        # Locked, so that no erasure or other update runs in between.
-        query = sa.select(*shown).where(is_shown).order_by(columns.delivery).with_for_update()
-
-        def work(tx: sa.Connection) -> None:
-            for row in tx.execute(query).all():
-                if changes := _changes(row, transfers[row.transfer_id]):
-                    is_row = (columns.delivery == row.delivery) & (columns.transfer_id == row.transfer_id)
-                    tx.execute(sa.update(self.table).where(is_row).values(conn_id=conn_id, **changes))
-
-        self._run(work, patience=0.0)
-
-    def show_error(self, key: str, error: str) -> None:
-        """Store an attempt's error, as one line, unless the row is the copy of a forgotten delivery."""
-        columns = self.table.c
-        is_current = (columns.phase != "empty") | (columns.transfer_id == "")
-        update = sa.update(self.table).where(columns.delivery == key, is_current).values(error=error)
-        self._run(lambda tx: tx.execute(update), patience=0.0)
-
-    def count_in_doubt(self, conn_id: str) -> int:
-        """Return how many recent deliveries of a connection stay in doubt: longer than a task takes to find out."""
-        columns, now = self.table.c, datetime.now(UTC)
-        query = sa.select(sa.func.count()).where(
-            columns.conn_id == conn_id,
-            columns.shown_status == IN_DOUBT,
-            columns.created_at > now - _RECENT,
-            columns.updated_at < now - _STAYS,
-        )
-        return self._run(lambda tx: tx.scalar(query), patience=0.0) or 0
-
-    def newest(self) -> datetime | None:
-        """Return when a task wrote a delivery last; None if none has."""
-        query = sa.select(sa.func.max(self.table.c.updated_at)).where(self.table.c.dag_id != "")
-        return self._run(lambda tx: tx.execute(query).scalar(), patience=0.0)
-
-    def delete(self, key: str) -> None:
-        """Delete a row."""
-        self._run(lambda tx: tx.execute(sa.delete(self.table).where(self.table.c.delivery == key)))
-
-    def clean(self, older_than: datetime) -> int:
-        """Delete the rows of task instances that were last written before ``older_than``; return how many.
-
-        Rows of delivery keys stay, and those of drafts that may still be filled, sent or deleted.
-        """
-        columns = self.table.c
-        is_old = ~columns.is_keyed & (columns.updated_at < older_than) & columns.phase.in_(["empty", "sending"])
-        return self._run(lambda tx: tx.execute(sa.delete(self.table).where(is_old)).rowcount)
-
-    def _run(self, work: Callable[[sa.Connection], T], patience: float | None = None) -> T:
+    def run(self, work: Callable[[sa.Connection], T], patience: float | None = None) -> T:
         """Run a transaction, again if it fails. The table is created once it turns out to be missing.
 
         :param patience: seconds for which it is repeated; those of this object if it is None.
@@ -225,24 +156,6 @@ class Deliveries:
                 f"Nothing more is done: the table of deliveries cannot be used, as {self.name} fails with "
                 f"{words_of(error)}. A retry continues once that database responds and has room"
             ) from None  # its other lines may quote the row
-
-
-def _changes(row: Any, now: Shown | None) -> dict[str, Any]:
-    """Return the columns that change. Erased values and known pickups are kept."""
-    if now is None:
-        return {"status": DELETED} if row.status not in TERMINAL_STATUSES else {}
-    if status_rank(now.status) < status_rank(row.status or DRAFT):
-        return {}
-    recipients = json.loads(row.recipients)
-    picked_up = {each["email"]: each["picked_up_at"] for each in recipients}
-    if ERASED not in picked_up:  # erased recipients cannot be matched
-        recipients = [
-            {**each, "picked_up_at": each["picked_up_at"] or picked_up.get(each["email"])} for each in now.recipients
-        ]
-    shown = now._asdict() | {"recipients": json.dumps(recipients, ensure_ascii=False)}
-    shown["subject"] = ERASED if row.subject == ERASED else now.subject
-    shown["error"] = row.error if row.phase == "empty" else ""  # says who forgot the delivery
-    return {name: value for name, value in shown.items() if value != getattr(row, name)}
 
 
 def _may_pass(error: BaseException) -> bool:

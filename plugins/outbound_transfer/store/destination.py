@@ -13,14 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from outbound_transfer.client.events import MAX_CURSOR, Page
-from outbound_transfer.store.errors import (
-    CursorMoved,
-    InvalidCursor,
-    InvalidName,
-    OtherAccount,
-    TooManyRejectedLines,
-    UnknownFeed,
-)
+from outbound_transfer.store import errors
 from outbound_transfer.wording import pluralize
 
 #: Characters of an account's name, and of a note.
@@ -51,9 +44,7 @@ class Loaded(NamedTuple):
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Where the reading of a feed stands. A destination does not know all of it.
 
-    :ivar address: the site address that the account's name is bound to.
-    :ivar updated_at: when the cursor was last written.
-    :ivar page_at: when the last page was loaded.
+    :ivar updated_at: when the cursor was last written; ``page_at``: when the last page was loaded.
     :ivar caught_up: whether the last loaded page had no more after it.
     :ivar polled_at: of the last poll, like the HTTP ``status`` and the ``note``.
     :ivar events: their number, like ``rejected``; None if they were not counted.
@@ -78,16 +69,13 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
 def check_account(account: str) -> None:
     """Raise ``InvalidName`` if an account's name is empty or too long."""
     if not 0 < len(account) <= MAX_ACCOUNT_LENGTH:
-        raise InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
+        raise errors.InvalidName(f"an account's name has 1 to {MAX_ACCOUNT_LENGTH} characters, not {len(account)}")
 
 
 def check_address(account: str, bound: str | None, address: str, remedy: str) -> None:
-    """Raise ``OtherAccount`` if an account's name is bound to another site address than the connection's.
-
-    :param remedy: how the name is freed.
-    """
+    """Raise ``OtherAccount`` if an account's name is bound to another site address; ``remedy``: how it is freed."""
     if bound not in (None, address):
-        raise OtherAccount(
+        raise errors.OtherAccount(
             f"'{account}' is the name of the account {bound} here, and the connection leads to {address}. Nothing was "
             f"loaded. Correct the connection, or name this account otherwise. Only if {bound} has moved to {address}, "
             f"{remedy}: the next run binds the name anew"
@@ -95,10 +83,10 @@ def check_address(account: str, bound: str | None, address: str, remedy: str) ->
 
 
 def check_rejected(page: Page, max_rejected: int | None) -> None:
-    """Raise ``TooManyRejectedLines`` if a page has more rejected lines than that; None is no limit."""
+    """Raise ``TooManyRejectedLines`` if a page has more rejected lines than ``max_rejected``; None is no limit."""
     if max_rejected is not None and len(page.rejected) > max_rejected:
         first = page.rejected[0]
-        raise TooManyRejectedLines(
+        raise errors.TooManyRejectedLines(
             f"{pluralize(len(page.rejected), 'line')} of the page after cursor {page.cursor} cannot be read as events, "
             f"and max_rejected is {max_rejected}; nothing of the page was loaded. The first is line "
             f"{first.line_number}: {first.reason}. Inspect the feed; to store such lines raw, raise max_rejected."
@@ -106,12 +94,10 @@ def check_rejected(page: Page, max_rejected: int | None) -> None:
 
 
 class EventDestination(ABC):
-    """The events, rejected lines, polls and cursor of one account's feed, with their inspection and repair.
+    """The events, rejected lines, polls and cursor of one account's feed; several accounts share a destination.
 
-    ``InvalidCursor``: the stored value is not a cursor. Inspection and repair raise ``UnknownFeed`` if the feed was
-    never read. Inspection changes nothing.
-
-    :ivar account: name of the feed's account; several accounts share a destination.
+    Inspection changes nothing. It and repair raise ``UnknownFeed`` if the feed was never read; all that read the
+    cursor raise ``InvalidCursor`` if the stored value is not one.
     """
 
     account: str
@@ -122,7 +108,7 @@ class EventDestination(ABC):
 
     @abstractmethod
     def bind_account(self, address: str) -> None:
-        """Bind the account's name to a site address, unless it is bound. Call :meth:`get_or_create_cursor` before.
+        """Bind the account's name to a site address, after :meth:`get_or_create_cursor`.
 
         :raises OtherAccount: it is bound to another one.
         """
@@ -160,8 +146,7 @@ class EventDestination(ABC):
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
         """Set the cursor; return the cursor before (None if it was not valid) and after.
 
-        A destination without keys deletes the rows that are loaded again. It deletes whole pages, so the cursor may
-        be before ``to``: at the start of the page that has it.
+        A destination without keys deletes the pages that are loaded again, so the cursor may be before ``to``.
 
         :param expected: the cursor that it was decided at; a step back from there may be one forward by now.
         :raises InvalidCursor: ``to`` is not a cursor.
@@ -174,15 +159,15 @@ class EventDestination(ABC):
 
     def _check_move(self, position: int | None, to: int, expected: int | None) -> None:
         if not 0 <= to <= MAX_CURSOR:  # service-api.md, R43
-            raise InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
+            raise errors.InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
         if expected is not None and position != expected:
             found = "not valid" if position is None else position
-            raise CursorMoved(
+            raise errors.CursorMoved(
                 f"the cursor of the feed {self.account} is no longer {expected}, it is {found}: a run or another "
                 "command changed it. Nothing was changed now; look at `feed status`, and repeat the command if it is "
                 "still right"
             )
 
-    def _unknown_feed(self, where: str, known: Sequence[str]) -> UnknownFeed:
+    def _unknown_feed(self, where: str, known: Sequence[str]) -> errors.UnknownFeed:
         hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
-        return UnknownFeed(f"the {where} has no feed {self.account}; {hint}")
+        return errors.UnknownFeed(f"the {where} has no feed {self.account}; {hint}")

@@ -5,22 +5,23 @@ from __future__ import annotations
 import fcntl
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGIdentifierPreparer
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed, wait_random
 from tenacity.wait import wait_base
 
 from outbound_transfer.observability import metrics
-from outbound_transfer.store import duckdb
 from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase, WarehouseBusy, code_of, words_of
+from outbound_transfer.store.rows import utc_now
 from outbound_transfer.store.types import Time
-from outbound_transfer.store.values import utc_now
 
 T = TypeVar("T")
 
@@ -35,8 +36,10 @@ _POSSIBLE: Final[dict[Use, str]] = {
 }
 
 #: Databases in SQLAlchemy, by the types of connections and the dialects of hooks.
-_NAMES: Final = ("postgresql", "mysql", "sqlite", "duckdb")
-_DATABASES: Final = {"postgres": "postgresql", "mariadb": "mysql", **dict(zip(_NAMES, _NAMES, strict=True))}
+_DATABASES: Final = {name: name for name in ("postgresql", "mysql", "sqlite", "duckdb")} | {
+    "postgres": "postgresql",
+    "mariadb": "mysql",
+}
 
 #: URLs, by the module of a driver's connections.
 _URLS: Final = {
@@ -44,8 +47,8 @@ _URLS: Final = {
     "psycopg2": "postgresql+psycopg2://",
     "MySQLdb": "mysql+mysqldb://",
     "sqlite3": "sqlite://",
-    "_duckdb": duckdb.URL,
-    "duckdb": duckdb.URL,
+    "_duckdb": "outbound_transfer_duckdb://",  # the package duckdb-engine has the shorter name
+    "duckdb": "outbound_transfer_duckdb://",
 }
 
 #: Codes of errors; words where a database has no codes. Another session has changed or made the same: a deadlock, a
@@ -60,17 +63,11 @@ _FORBIDDEN: Final = ("42501", 1044, 1142, "readonly database", "read-only mode")
 #: them: data, constraints, limits of size and depth, triggers, limits of memory; a packet, a trigger, a partition.
 _OF_VALUES: Final = ("22", "23", "54", "P0", "XX", 1153, 1526, 1644, 1748, 3819, 4025)
 
-#: A file of DuckDB is open in another process, or in another instance of this one.
+#: A file of DuckDB is open elsewhere.
 _BUSY: Final = ("lock on file", "Unique file handle conflict")
-
-#: A lock that fails at once where another one is.
-_LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 #: The time in a statement, where a server has a clock.
 _CLOCKS: Final = {"postgresql": "clock_timestamp()", "mysql": "SYSDATE(6)"}
-
-#: Seconds for which a transaction is repeated after conflicts.
-_RETRY_SECONDS: Final = 5.0
 
 
 class HookLike(Protocol):
@@ -116,7 +113,6 @@ class Database:
         return file is None or file.exists()
 
     def _find_file(self) -> Path | None:
-        """Return the path of the file of SQLite or DuckDB; None if the database is in memory, or remote."""
         uri = self._hook.get_uri()
         # All that follows is the path for DuckDB, and for SQLite what comes before the parameters.
         path = uri.removeprefix("duckdb:///") if self.name == "duckdb" else sa.make_url(uri).database or ""
@@ -133,7 +129,7 @@ class Database:
     def retry(self, change: Callable[[], T]) -> T:
         """Run a transaction, again if another session makes the same row or table, or changes the same row first."""
         # At random, so that two sessions do not stay in step.
-        return _retrying(_is_conflict, wait_random(0.01, 0.1), _RETRY_SECONDS)(change)
+        return _retrying(_is_conflict, wait_random(0.01, 0.1), seconds=5.0)(change)
 
     def now(self, tx: sa.Connection) -> datetime:
         """Return the time of the server, as the clocks of workers differ; of this machine, where there is none."""
@@ -141,10 +137,7 @@ class Database:
         return tx.execute(sa.select(sa.literal_column(clock, Time()))).scalar_one() if clock else utc_now()
 
     def create_tables(self, tables: Sequence[sa.Table]) -> None:
-        """Create the tables, of one schema, that do not exist. Several sessions may do so at the same time.
-
-        :raises UnusableDatabase: the schema is missing, the user may not create tables, or a name is another program's.
-        """
+        """Create the missing tables, of one schema; ``UnusableDatabase``: that is impossible."""
         where = f"the schema '{tables[0].schema}'" if tables[0].schema else "the connection's schema"
         try:
             self.retry(lambda: self._create_missing(tables))
@@ -189,8 +182,12 @@ class Database:
                 connection.close()
                 raise
 
-        level = {"isolation_level": "READ COMMITTED"} if self.name == "postgresql" else {}
-        engine = sa.create_engine(_URLS[driver], creator=connect, poolclass=sa.NullPool, hide_parameters=True, **level)
+        options: dict[str, Any] = {"poolclass": sa.NullPool, "hide_parameters": True}
+        if self.name in ("postgresql", "duckdb"):
+            options |= {"json_serializer": _as_text, "json_deserializer": _as_text}
+        if self.name == "postgresql":
+            options["isolation_level"] = "READ COMMITTED"
+        engine = sa.create_engine(_URLS[driver], creator=connect, **options)
         sa.event.listen(engine, "begin", self._on_begin)
         return engine
 
@@ -205,9 +202,12 @@ class Database:
     def _prepare(self, driver: str, connection: Any) -> Any:
         """Undo what the extra of a connection says of rows, and take nothing from the server's defaults."""
         if driver == "psycopg":
-            from psycopg.rows import tuple_row
+            from psycopg import rows
+            from psycopg.types import json
 
-            connection.row_factory = tuple_row
+            connection.row_factory = rows.tuple_row
+            json.set_json_dumps(_as_text, connection)
+            json.set_json_loads(_as_text, connection)
         elif driver == "psycopg2":
             connection.cursor_factory = None
         elif driver == "sqlite3":
@@ -224,7 +224,7 @@ class Database:
                 f" lock_wait_timeout = {seconds}, innodb_lock_wait_timeout = {seconds}"
             )
         else:
-            connection = duckdb.Connection(connection)
+            connection = _Connection(connection)
         return connection
 
     def _on_begin(self, tx: sa.Connection) -> None:
@@ -238,34 +238,34 @@ class Database:
 
     @contextmanager
     def _file_lock(self) -> Iterator[None]:
-        """Keep others from the file of DuckDB, which reads it before it locks it, and would overwrite their commits.
-
-        A second file tells threads and tasks apart; the lock of the file itself, which a process has only once, other
-        programs.
-        """
+        """Keep others from the file of DuckDB, which reads it before it locks it, and would overwrite their commits."""
         if (path := self._find_file()) is None:
             text = "set its host to the path of one. A database in memory is lost when the process ends"
             raise UnsupportedDatabase(f"The connection leads to no file of DuckDB: {text}")
+        # This file keeps threads and tasks apart; the lock of DuckDB's, which a process has only once, other programs.
         with Path(f"{path}.lock").open("w") as file:
-            self._wait(partial(fcntl.flock, file, _LOCK))
+            self._wait(partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB))
             with path.open("r+b") if path.exists() else nullcontext(file) as locked:
-                self._wait(partial(fcntl.lockf, locked, _LOCK))
+                self._wait(partial(fcntl.lockf, locked, fcntl.LOCK_EX | fcntl.LOCK_NB))
                 yield
 
     def _wait(self, attempt: Callable[[], T]) -> T:
-        """Call what fails as long as a file of DuckDB is in use."""
         try:
             return _retrying(_is_busy, wait_fixed(0.005), self.timeout)(attempt)
         except Exception as error:
             if not _is_busy(error):
                 raise
-            text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it"
-            raise WarehouseBusy(f"{text}: {error}") from error
+            text = f"the DuckDB file was in use for {self.timeout:.0f} s, by a program that should close it: {error}"
+            raise WarehouseBusy(text) from error
 
 
 def _retrying(is_passing: Callable[[BaseException], bool], wait: wait_base, seconds: float) -> Retrying:
     retry, stop = retry_if_exception(is_passing), stop_after_delay(seconds)
     return Retrying(retry=retry, wait=wait, stop=stop, reraise=True)
+
+
+def _as_text(json: str | bytes) -> str:
+    return json if isinstance(json, str) else json.decode()
 
 
 def _check_columns(tx: sa.Connection, table: sa.Table) -> None:
@@ -295,3 +295,79 @@ def _is_conflict(error: BaseException) -> bool:
 
 def _is_busy(error: BaseException) -> bool:
     return isinstance(error, BlockingIOError) or any(text in str(error) for text in _BUSY)
+
+
+class _Connection:
+    """A connection that is its own cursor: DuckDB's cursors have transactions of their own."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection, self.rowcount, self.description = connection, -1, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def cursor(self) -> _Cursor:
+        return _Cursor(self._connection)
+
+
+class _Cursor(_Connection):
+    def execute(self, statement: str, parameters: Any = ()) -> None:
+        self._connection.execute(statement, parameters)
+        self.description = self._connection.description
+        if statement.startswith(("INSERT", "UPDATE", "DELETE")):  # their only row is the number of rows
+            (self.rowcount,), self.description = self._connection.fetchone(), None
+
+    def close(self) -> None:  # the connection stays open
+        pass
+
+
+class _Compiler(PGCompiler):
+    def for_update_clause(self, select: Any, **_: Any) -> str:  # noqa: ARG002  # a file has one transaction at a time
+        return ""
+
+
+class _Preparer(PGIdentifierPreparer):
+    def _requires_quotes(self, value: str) -> bool:  # noqa: ARG002  # DuckDB reserves other words than PostgreSQL
+        return True
+
+
+class _Bytes(sa.LargeBinary):
+    def bind_processor(self, dialect: sa.Dialect) -> None:
+        """Return nothing: DuckDB's module has no Binary()."""
+
+
+class DuckDb(PGDialect):
+    """What the store needs of a dialect."""
+
+    name = "duckdb"
+    supports_statement_cache = True
+    default_paramstyle = "qmark"
+    preparer = _Preparer
+    statement_compiler = _Compiler
+    colspecs = {**PGDialect.colspecs, sa.LargeBinary: _Bytes}  # noqa: RUF012
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        import duckdb
+
+        return duckdb
+
+    def initialize(self, connection: sa.Connection) -> None:  # noqa: ARG002  # it would ask what only PostgreSQL has
+        self.default_schema_name = "main"
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        dbapi_connection.begin()
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        with suppress(self.loaded_dbapi.Error):  # after a commit there is no transaction
+            dbapi_connection.rollback()
+
+    def has_table(self, connection: sa.Connection, table_name: str, schema: str | None = None, **_: Any) -> bool:
+        query = (
+            "SELECT count(*) FROM information_schema.tables WHERE table_catalog = current_database()"
+            " AND table_name = ? AND table_schema = coalesce(?, current_schema())"
+        )
+        return bool(connection.exec_driver_sql(query, (table_name, schema)).scalar())
+
+
+registry.register("outbound_transfer_duckdb", __name__, "DuckDb")

@@ -6,14 +6,18 @@ import re
 from typing import Any, Final
 
 from outbound_transfer.client.errors import OutboundTransferError
-from outbound_transfer.store.personal_data import ADDRESS
+
+#: A word with an address, as far as it can be recognized in a text, JSON and URLs.
+_PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
+AT: Final = r"(?:@|%(?:25)*40|(?:\\+|%5C)u0040)"
+ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:{AT}{_PART}{{1,320}})+")
 
 #: What databases say of a full disk.
 _FULL: Final = re.compile("disk( is)? full|no space left", re.IGNORECASE)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a database's message, without addresses: the others may quote a row."""
+    """Return the first line of a database's message, without addresses."""
     return ADDRESS.sub("***", next(iter(str(error).strip().splitlines()), type(error).__name__))
 
 
@@ -32,45 +36,27 @@ def words_of(error: BaseException | None) -> str:
 
 
 class UnsupportedDatabase(OutboundTransferError):
-    """The connection leads to a database, or has a driver, that the provider does not store this in.
-
-    What to do: name a connection of a database in the message. Not retried; nothing was created.
-    """
+    """Nothing is stored in this database, or through its driver. What to do: use one that is named. Not retried."""
 
 
 class UnusableDatabase(OutboundTransferError):
-    """The tables cannot be created.
-
-    What to do: create the schema, or grant the role the right to create tables. Nothing was created.
-    """
+    """The tables cannot be created. What to do: create the schema, or grant the role the right to create tables."""
 
 
 class NoDeliveriesTable(OutboundTransferError):
-    """No database is configured for the table in which a delivery remembers what it has sent.
-
-    What to do: set ``[outbound_transfer] deliveries_conn_id``. Not retried; nothing was created.
-    """
+    """The table of deliveries has no database. What to do: set ``[outbound_transfer] deliveries_conn_id``."""
 
 
 class DeliveriesUnavailable(OutboundTransferError):
-    """The database of the table of deliveries does not respond, or has no room. A retry may succeed.
-
-    What to do: check the database that the message names. Retried.
-    """
+    """The database of deliveries does not respond, or is full. What to do: check the one that is named. Retried."""
 
 
 class DatabaseFailed(OutboundTransferError):
-    """The database of the feed's or the transfers' tables failed. A retry may succeed.
-
-    What to do: check the database by the message, which has nothing of the row. Retried.
-    """
+    """The database of the feed's or the transfers' tables failed. What to do: check it by the message. Retried."""
 
 
 class DeliveryKeyInUse(OutboundTransferError):
-    """Another task delivers under this key at this time. A retry may succeed: it returns the same transfer.
-
-    What to do: give the task retries, with a delay as long as the delivery takes.
-    """
+    """Another task delivers under this key. What to do: give the task retries; one returns the same transfer."""
 
 
 class WarehouseError(OutboundTransferError):
@@ -78,97 +64,65 @@ class WarehouseError(OutboundTransferError):
 
 
 class NotASqlConnection(WarehouseError):
-    """The connection is not a SQL connection (its hook is not a ``DbApiHook``).
-
-    What to do: name the connection of a SQL database, and install its provider. Not retried.
-    """
+    """The connection's hook is not a ``DbApiHook``. What to do: name the connection of a SQL database. Not retried."""
 
 
 class InvalidName(WarehouseError, ValueError):
-    """The database cannot use a schema, a table prefix or an account's name unchanged.
-
-    What to do: shorten ``table_prefix``, ``schema`` or ``account``. Not retried.
-    """
+    """The database would change a name. What to do: shorten the prefix, schema or account. Not retried."""
 
 
 class PageRefused(WarehouseError):
-    """The database refuses a page, whatever its rows have in them. Nothing was loaded.
-
-    What to do: mend what the message names (a permission, a constraint, a full disk). The next run loads the page.
-    """
+    """The database refuses each row of a page. What to do: correct what the message names. The next run repeats it."""
 
 
 class TooManyRejectedLines(WarehouseError):
-    """A page has more rejected lines than allowed. Nothing of it was loaded.
-
-    What to do: inspect the feed; to store such lines raw, raise ``max_rejected``. Not retried.
-    """
+    """A page has too many rejected lines; it was not loaded. What to do: inspect it, or raise ``max_rejected``."""
 
 
 class MissingTables(WarehouseError):
-    """The analysts' views read tables that were not created yet.
-
-    What to do: run ``EventFeedToSqlOperator`` and ``TransfersToSqlOperator`` once, with the same ``table_prefix`` and
-    ``schema``.
-    """
+    """The views read tables that are not there yet. What to do: run the operators that the message names once."""
 
 
 class UnknownFeed(WarehouseError):
-    """The tables have no cursor of the feed.
-
-    What to do: pass ``--account`` with one of the names in the message, or omit it if there is only one account.
-    """
+    """The tables have no cursor of the feed. What to do: pass ``--account`` with a name from the message."""
 
 
 class InvalidCursor(WarehouseError):
-    """The stored cursor, or the one to set, is not a valid cursor. Nothing was loaded.
-
-    What to do: run ``outbound-transfer feed rebuild-cursor``, or ``reset --to``: the cursor was changed from outside.
-    Not retried.
-    """
+    """A cursor, stored or to be set, is not valid. What to do: run ``feed rebuild-cursor``, or ``reset --to``."""
 
 
 class CursorMoved(WarehouseError):
-    """The cursor changed: another reader loaded the page, or a user reset it. Nothing was loaded.
+    """Another reader loaded the page, or a user reset the cursor; nothing was loaded. The task stops and succeeds.
 
-    What to do: run one ingestion for each account (``max_active_runs=1``). The task stops and succeeds. After a
-    command, see ``feed status``, and repeat it if it is still right.
+    What to do: run one ingestion for each account (``max_active_runs=1``). After a command, see ``feed status``.
     """
 
 
 class KeyOfAnotherUser(WarehouseError):
-    """The connection's key sees none of the transfers that the tables have for it. Nothing was stored.
+    """The connection's key sees none of the transfers that the tables have for it; nothing was stored. Not retried.
 
     What to do: restore the key of the connection, or use a connection with another id for the other user. If the
-    service has deleted the stored transfers, delete the connection's row in the table ``transfer_sync``. Not retried.
+    service has deleted the stored transfers, delete the connection's row in the table ``transfer_sync``.
     """
 
 
 class OtherAccount(WarehouseError):
-    """The account's name is bound to another account than the connection's. Nothing was loaded.
+    """The account's name is bound to another account than the connection's; nothing was loaded. Not retried.
 
-    What to do: correct the connection, or set another ``account``. If the account has moved, do what the message says.
-    Not retried.
+    What to do: correct the connection, or set another ``account``. If the account has moved, follow the message.
     """
 
 
 class WarehouseBusy(WarehouseError):
-    """Other processes locked the database for too long; a retry may succeed.
-
-    What to do: close the program that has the DuckDB file open. Readers open it briefly, with ``read_only=True``.
-    """
+    """Other processes locked the database for too long. What to do: close the program that has it open. Retried."""
 
 
 class NotAnIcebergConnection(WarehouseError):
-    """The connection is not one of Iceberg, or a package for it is missing.
-
-    What to do: name a connection of the type Iceberg, and install the extra ``iceberg``. Not retried.
-    """
+    """This is no Iceberg connection. What to do: name one of that type; install the extra ``iceberg``."""
 
 
 class UnusableTable(WarehouseError):
-    """A table is missing, is not as this package creates it, or has another owner.
+    """A table is missing, is not as this package creates it, or has another owner. Not retried.
 
-    What to do: undo the change that the message lists, or name another table; create a namespace that does not exist;
-    repeat the command as the owner. Not retried.
+    What to do: undo the listed change, name another table, create the namespace, or run the command as the owner.
     """

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import sqlalchemy as sa
 from msgspec.structs import asdict, replace
 from sqlalchemy.exc import DBAPIError
 
-from outbound_transfer.client.events import MAX_CURSOR, Event, Page, RejectedLine
+from outbound_transfer.client.events import MAX_CURSOR, Event, Page, RejectedLine, read_line
 from outbound_transfer.store.destination import (
     MAX_NOTE,
     EventDestination,
@@ -25,17 +28,18 @@ from outbound_transfer.store.destination import (
 )
 from outbound_transfer.store.engine import is_refusal
 from outbound_transfer.store.errors import CursorMoved, InvalidCursor, PageRefused, UnknownFeed, words_of
-from outbound_transfer.store.event_content import event_of, find_conflicts
 from outbound_transfer.store.insert import MAX_KEYS, Row, insert_new
-from outbound_transfer.store.schema import FEED, Tables
-from outbound_transfer.store.tables import FEED_CURSOR
-from outbound_transfer.store.values import read_event_time, storable_text, utc_now
+from outbound_transfer.store.rows import ERASED, read_event_time, storable_text, utc_now
+from outbound_transfer.store.tables import FEED, FEED_CURSOR, Tables
 from outbound_transfer.wording import pluralize
 
 log = logging.getLogger(__name__)
 
 #: Why an event is a rejected line whose id is that of another event.
 OTHER_CONTENT: Final = "an event with this id and other content is stored"
+
+#: The columns of an event's content.
+_COLUMNS: Final = ("event_id", "type", "timestamp", "data", "extra_fields", "raw")
 
 
 def read_cursors(tables: Tables) -> dict[str, Any]:
@@ -51,7 +55,6 @@ def read_cursors(tables: Tables) -> dict[str, Any]:
 class EventStore(EventDestination):
     """The stored events, cursor, polls and rejected lines of one feed. Each command is recorded in the log of polls.
 
-    :param account: name of the feed's account, at most 250 characters; several accounts share the tables.
     :param clock: returns the time of rows; default: the database's, as the clocks of workers differ.
     :raises InvalidName: the account's name is empty or too long.
     """
@@ -122,7 +125,6 @@ class EventStore(EventDestination):
         return Loaded(page, new)
 
     def _refusal(self, event: Event) -> str | None:
-        """Return why the database refuses an event, by trying; None if it takes it."""
         try:
             with self.database.begin() as tx:
                 insert_new(tx, self._events, [self._event_row(event, 0, self._now(tx))])
@@ -177,20 +179,9 @@ class EventStore(EventDestination):
             self._append_poll(tx, poll)
 
     def _event_row(self, event: Event, cursor: int, now: datetime) -> Row:
-        data, extra = (event.data, event.extra_fields) if event.raw is None else (None, None)
-        return {
-            "account": self.account,
-            "event_id": event.event_id,
-            "type": event.type,
-            "timestamp": event.timestamp,
-            "occurred_at": read_event_time(event.timestamp),
-            "data": data,
-            "extra_fields": extra,
-            "raw": event.raw,
-            "cursor_from": cursor,
-            "line_number": event.line_number,
-            "loaded_at": now,
-        }
+        content = asdict(event) if event.raw is None else {**asdict(event), "data": None, "extra_fields": None}
+        times = {"occurred_at": read_event_time(event.timestamp), "loaded_at": now}
+        return {"account": self.account, **content, **times, "cursor_from": cursor}
 
     def _select(self, table: sa.Table, *columns: Any) -> sa.Select[Any]:
         return sa.select(*columns).select_from(table).where(table.c.account == self.account)
@@ -263,7 +254,6 @@ class EventStore(EventDestination):
 
 
 def _reject(page: Page, reasons: Mapping[int, str]) -> Page:
-    """Return the page with events as rejected lines, for reasons by line number."""
     lines = page.lines()
     rejected = [*page.rejected, *(RejectedLine(at, lines[at - 1], reason) for at, reason in reasons.items())]
     return replace(
@@ -274,5 +264,68 @@ def _reject(page: Page, reasons: Mapping[int, str]) -> Page:
 
 
 def _digest(line: bytes) -> str:
-    """Return what identifies a line of the feed when it is read again, also after its content was erased."""
     return hashlib.sha256(line).hexdigest()
+
+
+def content_digest(event: Event) -> str:
+    """Return a digest of type, timestamp and values, however their JSON is written; of an erased event, the same."""
+    if digest := read_erased_digest(event.raw):
+        return digest
+    if event.raw is not None:
+        parsed = read_line(event.raw.encode(), event.line_number)
+        event = parsed if isinstance(parsed, Event) else event
+    content = (event.type, event.timestamp, _value(event.data), _value(event.extra_fields))
+    return hashlib.sha256(repr(content).encode(errors="surrogatepass")).hexdigest()
+
+
+def erase_event(event: Event) -> Event:
+    """Return an event without its payload. Read again, it is the same event, and another one of its id is not."""
+    return replace(event, data=None, extra_fields=None, raw=erased_content(content_digest(event)))
+
+
+def event_of(row: Mapping[str, Any]) -> Event:
+    """Return the event of a row with these columns, without its line number."""
+    return Event(line_number=0, **{name: row[name] for name in _COLUMNS})
+
+
+def find_conflicts(events: Iterable[Event], known: Mapping[str, Event]) -> list[Event]:
+    """Return the events whose content is not that of the ``known`` one of their id, or of the first among them."""
+    first, conflicts = dict(known), []
+    for event in events:
+        before = first.setdefault(event.event_id, event)
+        if before is not event and content_digest(before) != content_digest(event):
+            conflicts.append(event)
+    return conflicts
+
+
+def _value(text: str | None) -> Any:
+    """Return the value of a JSON text, for :func:`repr`; a missing value is null, and another text is itself."""
+    try:
+        return json.loads(text or "null", object_pairs_hook=_object, parse_int=_number, parse_float=_number)
+    except (ValueError, RecursionError):  # somebody has changed what is stored
+        return "text", text
+
+
+def _object(pairs: list[tuple[str, Any]]) -> tuple[str, str]:
+    # A digest, as the representation of a value that is nested deeply could need more levels than Python has.
+    text = repr(sorted(pairs, key=lambda pair: pair[0]))
+    return "object", hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _number(text: str) -> tuple[int, str, int]:
+    """Return sign, digits and exponent: databases write 1e2 as 100, and 1.50 as 1.5."""
+    sign, digits, exponent = Decimal(text).as_tuple()
+    figures = "".join(map(str, digits))
+    short = figures.rstrip("0")
+    return (sign, short, int(exponent) + len(figures) - len(short)) if short else (0, "0", 0)
+
+
+def erased_content(digest: str) -> str:
+    """Return the text that replaces an event's or a line's content."""
+    return f"{ERASED} {digest}"
+
+
+def read_erased_digest(content: str | None) -> str | None:
+    """Return the digest of a content that was erased; None if it was not. No valid line of a feed is like it."""
+    found = re.fullmatch(rf"{re.escape(ERASED)} ([0-9a-f]{{64}})", content or "")
+    return found[1] if found else None

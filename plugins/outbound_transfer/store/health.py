@@ -10,7 +10,7 @@ from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.observability.findings import Finding, Health
 from outbound_transfer.store.destination import FeedStatus
 from outbound_transfer.store.errors import UnknownFeed
-from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.tables import GROUPS, Tables
 from outbound_transfer.wording import format_duration
 
 #: Seconds after which a feed that is not read is behind. The service recommends a poll every 90 seconds.
@@ -41,7 +41,7 @@ def check_feed(feed: FeedStatus, now: datetime) -> Finding:
 
 
 def is_behind(lag: float | None, *, has_more: bool) -> bool:
-    """Return whether a feed is behind: ``lag`` seconds after its last page, None if unknown, which may have more."""
+    """Return whether a feed is behind, ``lag`` seconds (None if unknown) after its last page."""
     return has_more or lag is None or lag > MAX_FEED_LAG
 
 

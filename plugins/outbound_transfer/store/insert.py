@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from outbound_transfer.store.types import BYTES, Json, Text
+from outbound_transfer.store.types import BYTES, Text
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -28,11 +28,9 @@ _BYTES: Final = {"postgresql": "decode({}, 'base64')", "duckdb": "from_base64({}
 
 
 def insert_new(tx: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> int:
-    """Insert the rows whose key is not in the table, the first of each key; return their number.
+    """Insert the rows, of the same columns, whose key is not in the table, the first of each key; return their number.
 
-    PostgreSQL and DuckDB read JSON, in a tenth of the time of values. No count is a driver of MySQL's.
-
-    :param rows: values by name of column, times with a zone; all with the same names.
+    PostgreSQL and DuckDB read JSON, in a tenth of the time of values. No count is one of a MySQL driver.
     """
     if tx.dialect.name in _FROM_JSON:
         return sum(_insert_batch(tx, table, batch) for batch in _batches(table, rows))
@@ -83,7 +81,7 @@ def _insert_batch(tx: sa.Connection, table: sa.Table, batch: Sequence[Row]) -> i
 
 def _batches(table: sa.Table, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Yield the rows in their order; one with large texts alone."""
-    texts = [name for name in rows[0] if isinstance(table.c[name].type, sa.LargeBinary | Json | Text)] if rows else []
+    texts = [name for name in rows[0] if isinstance(table.c[name].type, sa.LargeBinary | Text)] if rows else []
     batch, size = list[Row](), 0
     for row in rows:
         added = sum([len(row[name] or "") for name in texts])

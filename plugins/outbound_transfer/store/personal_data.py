@@ -1,4 +1,4 @@
-"""Finds a person's address in what is stored, and says what is stored in its place."""
+"""Finds a person's address in stored rows, exports and erases it; deletes what is old."""
 
 from __future__ import annotations
 
@@ -6,25 +6,38 @@ import json
 import re
 import sys
 import unicodedata
-from functools import cache
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import cache, partial
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from outbound_transfer.client.new_transfer import normalize_address
+import sqlalchemy as sa
 
-#: What is stored in the place of a text with an erased address.
-ERASED: Final = "(erased)"
+from outbound_transfer.client.new_transfer import normalize_address
+from outbound_transfer.store.engine import Database
+from outbound_transfer.store.errors import ADDRESS, AT
+from outbound_transfer.store.events import erase_event, erased_content, event_of
+from outbound_transfer.store.rows import DELETED, ERASED, TERMINAL_STATUSES
+from outbound_transfer.store.tables import (
+    EVENTS,
+    FEED,
+    FEED_POLLS,
+    RECIPIENTS,
+    REJECTED_LINES,
+    TABLES,
+    TRANSFERS,
+    Tables,
+)
+
+Row: TypeAlias = Mapping[Any, Any]
 
 #: A character as JSON may write it, and JSON in JSON.
 _ESCAPED: Final = re.compile(r"(?<!\\)\\+(?:u([0-9a-fA-F]{4})|[bfnrt])")
 
-#: How deeply text is encoded: JSON in a URL in JSON.
-_DEPTH: Final = 3
-
-#: A word with an address, as far as it can be recognized in a text, JSON and URLs.
-_PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
-_AT: Final = r"(?:@|%(?:25)*40|(?:\\+|%5C)u0040)"
-ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:{_AT}{_PART}{{1,320}})+")
+#: Lines of a feed that one transaction of a retention deletes at most.
+_BATCH: Final = 10_000
 
 
 class AddressSearch:
@@ -45,7 +58,7 @@ class AddressSearch:
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for _ in range(_DEPTH):
+        for _ in range(3):  # JSON in a URL in JSON
             if self._is_in(text):
                 return True
             if (decoded := _decode(text)) == text:
@@ -61,7 +74,7 @@ class AddressSearch:
         """Return a text without the addresses of others."""
 
         def shown(found: re.Match[str]) -> str:
-            return found[0] if self.matches(found[0]) and len(re.findall(_AT, found[0])) == 1 else "***"
+            return found[0] if self.matches(found[0]) and len(re.findall(AT, found[0])) == 1 else "***"
 
         return ADDRESS.sub(shown, text)
 
@@ -82,17 +95,142 @@ def _to_unicode_domain(address: str) -> str:
 
 
 def _decode(text: str) -> str:
-    """Return a text without one level of the escapes of JSON and URLs."""
     plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", unquote(text))
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def erased_content(digest: str) -> str:
-    """Return what is stored in the place of an event's or a line's content."""
-    return f"{ERASED} {digest}"
+Erased: TypeAlias = Callable[[str, Row, AddressSearch], dict[str, Any] | None]
 
 
-def read_erased_digest(content: str | None) -> str | None:
-    """Return the digest of a content that was erased; None if it was not. No valid line of a feed is like it."""
-    found = re.fullmatch(rf"{re.escape(ERASED)} ([0-9a-f]{{64}})", content or "")
-    return found[1] if found else None
+class PersonalData:
+    """The rows about persons in some tables of a database.
+
+    :param location: names the database, in counts.
+    :param tables: by their names in counts; the columns that may have a person are marked ``personal``.
+    :param erased: returns the values to store in a row of a table, by its name; None if the row must stay as it is.
+    :ivar unfinished: transfers whose rows the last erasure has left as they are.
+    """
+
+    def __init__(self, location: str, database: Database, tables: Mapping[str, sa.Table], erased: Erased) -> None:
+        self.location, self._database, self._tables, self._erased = location, database, tables, erased
+        self.unfinished: list[str] = []
+
+    def find(self, search: AddressSearch) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows that have an address, by table."""
+        found = {name: list(self._matching(table, search)) for name, table in self._tables.items()}
+        return {name: rows for name, rows in found.items() if rows}
+
+    def count(self, search: AddressSearch) -> dict[str, int]:
+        """Return the number of these rows by table."""
+        return {name: len(rows) for name, rows in self.find(search).items()}
+
+    def _matching(self, table: sa.Table, search: AddressSearch) -> Iterator[dict[str, Any]]:
+        """Yield the rows that have an address. All are read, in chunks: databases know neither its case nor escapes."""
+        if not self._database.is_there() or not any(column.info for column in table.columns):
+            return
+        with self._database.begin(reads_only=True) as tx:
+            if sa.inspect(tx).has_table(table.name, table.schema):
+                for row in tx.execute(sa.select(table).execution_options(yield_per=100)).mappings():
+                    if matching(table, row, search):
+                        yield dict(row)
+
+    def erase(self, search: AddressSearch) -> dict[str, int]:
+        """Erase an address from these rows; return their number by table. Files may keep the old values.
+
+        Ids, cursors, times and digests stay, so what is read again is known, and stored as it is.
+        """
+        counts, self.unfinished = Counter[str](), []
+        for name, table in self._tables.items():
+            for row in list(self._matching(table, search)):
+                erased = self._database.retry(partial(self._erase, name, table, row, search))
+                counts[name] += bool(erased)
+                self.unfinished += [row["transfer_id"]] if erased is None else []
+        return dict(+counts)
+
+    def _erase(self, name: str, table: sa.Table, found: Row, search: AddressSearch) -> dict[str, Any] | None:
+        """Erase an address from a row as it is now: a task may have written to it since it was found."""
+        where = [column == found[column.name] for column in table.primary_key]
+        with self._database.begin() as tx:
+            row = tx.execute(sa.select(table).where(*where).with_for_update()).mappings().first()
+            if erased := self._erased(name, row, search) if row else {}:
+                tx.execute(sa.update(table).where(*where).values(erased))
+        return erased
+
+
+def matching(table: sa.Table, row: Row, search: AddressSearch) -> list[str]:
+    """Return the columns of a row that have an address."""
+    return [each.name for each in table.columns if each.info.get("personal") and search.matches(row[each.name])]
+
+
+def personal_data_of(tables: Tables, location: str) -> PersonalData:
+    """Return the rows about persons in the tables of events and transfers, of all accounts."""
+    named = {table.name: tables.named(table) for table in TABLES}
+
+    def erased(name: str, row: Row, search: AddressSearch) -> dict[str, Any]:
+        found = matching(named[name], row, search)
+        if not found:
+            return {}
+        if name == EVENTS.name:
+            event = erase_event(event_of(row))
+            return {column: getattr(event, column) for column in ("data", "extra_fields", "raw")}
+        if name == REJECTED_LINES.name:
+            return {"raw": erased_content(row["line_digest"]).encode(), "reason": ERASED}
+        return dict.fromkeys(("email", "name") if name == RECIPIENTS.name else found, ERASED)
+
+    return PersonalData(location, tables.database, named, erased)
+
+
+def delete_before(tables: Tables, time: datetime, *, dry_run: bool) -> dict[str, int]:
+    """Delete events, rejected lines, and polls without lines that were stored before a time; erase the recipients of
+    finished transfers that were sent before it. Each feed's newest page stays, for the cursor.
+
+    :param dry_run: only count.
+    :return: number of rows by table.
+    """
+    counts = Counter[str]()
+    for table, is_old in _old_rows(tables, time):
+        named = tables.named(table)
+        change = sa.update(named).values(email=ERASED, name=ERASED) if table is RECIPIENTS else sa.delete(named)
+        with tables.database.begin() as tx:
+            counts[table.name] += tx.scalar(sa.select(sa.func.count()).select_from(named).where(is_old)) or 0
+            if not dry_run:
+                tx.execute(change.where(is_old))
+    return dict(+counts)
+
+
+def _old_rows(tables: Tables, time: datetime) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
+    """Yield conditions of rows to delete, and of recipients to erase: the listing may have an old transfer again."""
+    if tables.exist(FEED):
+        polls = tables.named(FEED_POLLS).c
+        for account, last in _newest(tables, polls.polled_at, polls.action == "poll").items():
+            # Polls that have moved the cursor stay, for `feed verify` and the check of a new cursor.
+            is_empty = polls.cursor_to.is_(None) | (polls.cursor_to == polls.cursor_from)
+            is_old = (polls.polled_at < time) & (polls.polled_at < last)
+            yield FEED_POLLS, (polls.account == account) & (polls.action == "poll") & is_empty & is_old
+        pages = [_newest(tables, tables.named(table).c.cursor_from) for table in (EVENTS, REJECTED_LINES)]
+        for account in {*pages[0], *pages[1]}:
+            newest = max(each.get(account, 0) for each in pages)
+            for table in (EVENTS, REJECTED_LINES):
+                lines, end = tables.named(table).c, -1
+                is_old = (lines.account == account) & (lines.loaded_at < time) & (lines.cursor_from < newest)
+                first = sa.select(sa.func.min(lines.cursor_from)).where(is_old)
+                # In parts, so that no transaction holds up the ingestion for long.
+                while (start := _scalar(tables, first.where(lines.cursor_from > end))) is not None:
+                    end = start + _BATCH
+                    yield table, is_old & lines.cursor_from.between(start, end)
+    if tables.exist([RECIPIENTS, TRANSFERS]):
+        recipients, transfers = tables.named(RECIPIENTS).c, tables.named(TRANSFERS).c
+        is_its = (transfers.account == recipients.account) & (transfers.transfer_id == recipients.transfer_id)
+        is_old = (transfers.sent_at < time) & transfers.status.in_([*TERMINAL_STATUSES, DELETED])
+        yield RECIPIENTS, (recipients.email != ERASED) & sa.exists().where(is_its, is_old)
+
+
+def _newest(tables: Tables, column: sa.Column[Any], *where: sa.ColumnElement[bool]) -> dict[str, Any]:
+    account = column.table.c.account
+    with tables.database.begin(reads_only=True) as tx:
+        return dict(tx.execute(sa.select(account, sa.func.max(column)).where(*where).group_by(account)).tuples().all())
+
+
+def _scalar(tables: Tables, query: sa.Select[tuple[int]]) -> int | None:
+    with tables.database.begin(reads_only=True) as tx:
+        return tx.scalar(query)

@@ -1,8 +1,9 @@
-"""Rows of the table of deliveries as tasks write them, and statuses in tables. SQLAlchemy is not imported."""
+"""Statuses, rows of deliveries, times and texts as tables have them. SQLAlchemy is not imported."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from outbound_transfer.client.models import CANCELED, COMPLETE, DRAFT, EXPIRED, PARTIAL
@@ -13,8 +14,7 @@ TERMINAL_STATUSES: Final = (COMPLETE, EXPIRED, CANCELED)
 #: Status of a transfer that the service has no longer. It knows neither this one nor those below.
 DELETED: Final = "deleted"
 
-#: Status of a draft that a rehearsal has discarded instead of sending it; that a person is asked to approve; and whose
-#: send has begun, until its outcome is known.
+#: Status of a draft that a rehearsal discarded; that a person is asked to approve; whose send has an unknown outcome.
 REHEARSED: Final = "rehearsed"
 WAITS_FOR_APPROVAL: Final = "waits for approval"
 IN_DOUBT: Final = "in doubt"
@@ -23,8 +23,18 @@ IN_DOUBT: Final = "in doubt"
 FAILED: Final = "failed"
 NO_DRAFT: Final = "no draft"
 
+#: What is stored in the place of a text with an erased address.
+ERASED: Final = "(erased)"
+
 #: What the column ``phase`` says of a draft that is handed on, while a person is asked to approve it.
 ASKED: Final = "asked"
+
+
+#: How a date and time begins: a day of a month or of a week, then an hour. Newer Pythons read 24 as an hour, too.
+_DATE_AND_HOUR: Final = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d-?\d)[Tt ]([01]\d|2[0-3])", re.ASCII)
+
+#: A leap second, which RFC 3339 allows: it is taken for the second after it.
+_LEAP_SECOND: Final = re.compile(r"(:\d\d):60(?!\d)")
 
 
 def status_rank(status: str) -> int:
@@ -36,10 +46,7 @@ def status_rank(status: str) -> int:
 
 
 class Stored(NamedTuple):
-    """A row as a delivery keeps it.
-
-    :ivar dag_id: of the task instance that has claimed it last, as the three after it; "" if the page does not show it.
-    """
+    """A row as a delivery keeps it; ``dag_id`` is "" if the page does not show it."""
 
     is_keyed: bool
     account: str
@@ -58,10 +65,7 @@ class Stored(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A copy of a row's page columns under another key, with this memory.
-
-    :ivar error: "" for that of the row.
-    """
+    """A copy of a row's page columns under another key, with this memory; ``error``: "" for that of the row."""
 
     key: str
     row: Stored
@@ -81,3 +85,40 @@ class Shown(NamedTuple):
     sent_at: datetime | None
     expires_at: datetime | None
     recipients: list[dict[str, Any]]
+
+
+def utc_now() -> datetime:
+    """Return the current time, in UTC."""
+    return datetime.now(UTC)
+
+
+def format_timestamp(timestamp: datetime) -> str:
+    """Return e.g. ``2026-01-31T23:59:59.123456Z``: the length is fixed, so that the text sorts by time."""
+    return timestamp.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+
+
+def read_event_time(timestamp: str | None) -> datetime | None:
+    """Return a timestamp of the service in UTC; None if it is not an ISO 8601 date and time.
+
+    None also in the year 1 or 9999: in the time zone of a reader's session, it may be in no valid year.
+    """
+    # The format is not documented (service-api.md, Unspecified).
+    if not timestamp or len(timestamp) > 100 or not _DATE_AND_HOUR.match(timestamp):
+        return None
+    plain, leaps = timestamp.upper(), 0
+    if ":60" in plain:
+        plain, leaps = _LEAP_SECOND.subn(r"\1:59", plain, count=1)
+    try:
+        found = datetime.fromisoformat(plain)
+        if leaps:
+            found += timedelta(seconds=1)
+        if found.tzinfo is not UTC:  # each event has a time
+            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # OverflowError: in UTC it is in no year
+        return None
+    return None if found.year in (1, 9999) else found
+
+
+def storable_text(text: str) -> str:
+    """Return ``text`` without the characters that some database cannot store: NUL and unpaired surrogates."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")

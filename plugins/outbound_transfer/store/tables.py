@@ -1,26 +1,29 @@
-"""The tables, in SQLAlchemy Core, without the prefix and schema of a warehouse.
-
-Comments describe tables and columns for whoever reads the data: they are written to the database's catalog and to
-docs/tables.md.
-"""
+"""The tables, and their names in a database. Their comments are in its catalog, too, and in docs/tables.md."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
+import sqlalchemy as sa
 from sqlalchemy import Column, Computed, Index, MetaData, Table
 from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.types import TypeEngine
 
 from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.client.models import DRAFT
-from outbound_transfer.store.destination import MAX_ACCOUNT_LENGTH
-from outbound_transfer.store.rows import ASKED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED, WAITS_FOR_APPROVAL
-from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
+from outbound_transfer.store.config import DEFAULT_PREFIX, check_prefix, check_schema, find_connection, sql_hook
+from outbound_transfer.store.destination import MAX_ACCOUNT_LENGTH, check_address
+from outbound_transfer.store.engine import Database, HookLike
+from outbound_transfer.store.insert import insert_new
+from outbound_transfer.store.rows import ASKED, FAILED, IN_DOUBT, NO_DRAFT, REHEARSED, WAITS_FOR_APPROVAL, utc_now
+from outbound_transfer.store.types import BYTES, FLAG, JSON, WHOLE, Text, Time
 
 TEXT: Final = Text()
 TIME: Final = Time()
-JSON: Final = Json()
+
+#: Bytes of a table's name; the database would shorten a longer one silently.
+_MAX_NAME: Final = {"postgresql": 63, "mysql": 64, "sqlite": 1_000, "duckdb": 1_000}
 
 #: End of the comments of columns with personal data.
 PERSONAL_DATA: Final = "Personal data"
@@ -29,25 +32,18 @@ _METADATA: Final = MetaData()
 
 
 def _column(
-    name: str, type_: TypeEngine[Any], comment: str, *more: Any, key: bool = False, null: bool = False
+    name: str, type_: TypeEngine[Any], comment: str, *, key: bool = False, null: bool = False, **more: Any
 ) -> Column[Any]:
     # Some names are reserved words in some databases, so all of them are quoted.
-    return Column(name, type_, *more, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True)
+    return Column(name, type_, comment=comment, primary_key=key, nullable=null, autoincrement=False, quote=True, **more)
 
 
 def _personal(name: str, type_: TypeEngine[Any], comment: str, *, null: bool = False) -> Column[Any]:
-    """Return a column that may say something about a person."""
-    column = _column(name, type_, f"{comment}. {PERSONAL_DATA}", null=null)
-    column.info["personal"] = True
-    return column
+    return _column(name, type_, f"{comment}. {PERSONAL_DATA}", null=null, info={"personal": True})
 
 
 def _account(comment: str = "the account", *, key: bool = True) -> Column[Any]:
     return _column("account", Text(MAX_ACCOUNT_LENGTH), comment, key=key)
-
-
-def _transfer_id() -> Column[Any]:
-    return _column("transfer_id", Text(MAX_EVENT_ID_BYTES), "the transfer", key=True)
 
 
 EVENTS: Final = Table(
@@ -69,9 +65,8 @@ EVENTS: Final = Table(
     _personal(
         "raw",
         TEXT,
-        "the whole line as received, if a JSON column would reject or change it (a NUL character, an unpaired "
-        "surrogate, a repeated name, an extreme number); `(erased)` and a digest if the payload was erased; otherwise "
-        "NULL",
+        "the whole line as received, if a JSON column would reject or change it (a NUL, an unpaired surrogate, a "
+        "repeated name, an extreme number); `(erased)` and a digest if the payload was erased; otherwise NULL",
         null=True,
     ),
     _column("cursor_from", WHOLE, "the cursor of the request that returned the page"),
@@ -127,7 +122,7 @@ TRANSFERS: Final = Table(
     "transfers",
     _METADATA,
     _account(),
-    _transfer_id(),
+    _column("transfer_id", Text(MAX_EVENT_ID_BYTES), "the transfer", key=True),
     _column("conn_id", TEXT, "the Airflow connection whose key listed it. A key sees its own user's transfers only"),
     _column("status", TEXT, "the last known status, or `deleted` if the service no longer has the transfer"),
     _personal("subject", TEXT, "as sent"),
@@ -144,7 +139,7 @@ RECIPIENTS: Final = Table(
     "recipients",
     _METADATA,
     _account(),
-    _transfer_id(),
+    _column("transfer_id", Text(MAX_EVENT_ID_BYTES), "the transfer", key=True),
     _column("position", WHOLE, "the position within the transfer, from 1; an address may occur twice", key=True),
     _personal("email", TEXT, "address; empty if the option `recipients` is `none`"),
     _personal("name", TEXT, "name"),
@@ -171,7 +166,11 @@ ACCOUNTS: Final = Table(
     comment="The account that each name stands for. A connection that leads to another one is refused.",
 )
 
-#: In the order of docs/tables.md.
+#: Tables that are created together.
+FEED: Final = (EVENTS, FEED_CURSOR, REJECTED_LINES, FEED_POLLS)
+LISTING: Final = (TRANSFERS, RECIPIENTS, TRANSFER_SYNC)
+GROUPS: Final = {"accounts": (ACCOUNTS,), "feed": FEED, "transfers": LISTING}
+
 TABLES: Final = tuple(_METADATA.tables.values())
 
 _IF_UNSENT: Final = f"CASE WHEN status IN ('', '{DRAFT}') THEN '{{}}' ELSE status END"
@@ -215,7 +214,9 @@ DELIVERIES: Final = Table(
     _column("created_at", TIME, "when its draft was made; before that, when a task claimed it"),
     _column("day", Text(10), "the day of that in UTC, for example 2026-01-31"),
     _column("updated_at", TIME, "when a delivery wrote it last"),
-    _column("shown_status", Text(40), "the status on the page", Computed(_SHOWN_STATUS, True), null=True),
+    _column(
+        "shown_status", Text(40), "the status on the page", null=True, server_default=Computed(_SHOWN_STATUS, True)
+    ),
     Index("deliveries_transfer", "transfer_id"),
     Index("deliveries_twin", "twin"),
     Index("deliveries_created", "created_at"),
@@ -231,3 +232,65 @@ def with_names(table: Table, prefix: str, schema: str | None = None) -> Table:
     for index in named.indexes:
         index.name = quoted_name(f"{prefix}{index.name}", quote=True)
     return named
+
+
+class Tables:
+    """The tables of one prefix and schema in the database of a hook.
+
+    :param schema: existing schema of the tables; default: the connection's own.
+    :param timeout: seconds to wait for other sessions; default: those of the database.
+    :raises UnsupportedDatabase: events and transfers are not stored there.
+    :raises InvalidName: the database cannot use the names unchanged.
+    """
+
+    def __init__(
+        self, hook: HookLike, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None, timeout: float | None = None
+    ) -> None:
+        self.database = Database(hook, "events or transfers", timeout=timeout)
+        self.prefix, self.schema = prefix, schema or None
+        check_prefix(prefix, _MAX_NAME[self.database.name])
+        check_schema(schema, _MAX_NAME[self.database.name])
+        self._named = {table.name: with_names(table, prefix, self.schema) for table in TABLES}
+        if self.database.name == "duckdb":  # it scans columns faster than it keeps an index
+            for named in self._named.values():
+                named.indexes.clear()
+
+    def named(self, table: sa.Table) -> sa.Table:
+        """Return a table of :data:`TABLES` with its names here."""
+        return self._named[table.name]
+
+    def exist(self, tables: Iterable[sa.Table]) -> bool:
+        """Return whether all of these tables are there."""
+        with self.database.begin(reads_only=True) as tx:
+            there = sa.inspect(tx)
+            return all(there.has_table(self.named(each).name, self.schema) for each in tables)
+
+    def create(self, tables: Iterable[sa.Table]) -> None:
+        """Create the tables that do not exist; see :meth:`.Database.create_tables`."""
+        self.database.create_tables([self.named(each) for each in tables])
+
+    def bind_account(self, account: str, address: str) -> None:
+        """Bind an account's name to a site address; ``OtherAccount``: it is bound to another one."""
+        self.create([ACCOUNTS])
+        accounts = self.named(ACCOUNTS)
+
+        def bind() -> str | None:
+            with self.database.begin() as tx:
+                insert_new(tx, accounts, [{"account": account, "address": address, "bound_at": utc_now()}])
+                return tx.scalar(sa.select(accounts.c.address).where(accounts.c.account == account))
+
+        remedy = f"delete its row in the table {accounts.name}"
+        check_address(account, self.database.retry(bind), address, remedy)
+
+    def read_address(self, account: str) -> str | None:
+        """Return the site address that an account's name is bound to; None if it is not bound."""
+        accounts = self.named(ACCOUNTS)
+        with self.database.begin(reads_only=True) as tx:
+            there = sa.inspect(tx).has_table(accounts.name, self.schema)
+            query = sa.select(accounts.c.address).where(accounts.c.account == account)
+            return tx.scalar(query) if there else None
+
+
+def open_tables(sql_conn_id: str, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Tables:
+    """Return the tables in the database of a connection, without connecting; ``NotASqlConnection``: it has none."""
+    return Tables(sql_hook(find_connection(sql_conn_id)), prefix=prefix, schema=schema)

@@ -13,11 +13,16 @@ from outbound_transfer.client.events import MAX_EVENT_ID_BYTES
 from outbound_transfer.client.models import KNOWN_STATUSES, Transfer
 from outbound_transfer.client.new_transfer import normalize_address
 from outbound_transfer.store.insert import insert_new
-from outbound_transfer.store.personal_data import ERASED
-from outbound_transfer.store.rows import DELETED, TERMINAL_STATUSES, status_rank
-from outbound_transfer.store.schema import LISTING, Tables
-from outbound_transfer.store.tables import RECIPIENTS, TRANSFER_SYNC, TRANSFERS
-from outbound_transfer.store.values import read_event_time, storable_text, utc_now
+from outbound_transfer.store.rows import (
+    DELETED,
+    ERASED,
+    TERMINAL_STATUSES,
+    read_event_time,
+    status_rank,
+    storable_text,
+    utc_now,
+)
+from outbound_transfer.store.tables import LISTING, RECIPIENTS, TRANSFER_SYNC, TRANSFERS, Tables
 
 #: How far the service's clock may be ahead; a later ``sent_at`` is ignored.
 MAX_CLOCK_SKEW: Final = timedelta(days=1)
@@ -39,8 +44,8 @@ class SyncState(NamedTuple):
             return False
         missed = [at for transfer_id, at in self.outstanding.items() if at and transfer_id not in seen]
         oldest = min([self.synced_until, *missed])
-        # Some times on a page may be wrong: most of them decide.
-        return 2 * sum(at is not None and at < oldest for at in map(sent_at, page)) >= len(page)
+        times = [read_event_time(each.sent_at) for each in page]
+        return 2 * sum(at is not None and at < oldest for at in times) >= len(page)  # some may be wrong
 
 
 def latest_sent_at(page: Sequence[Transfer], now: datetime) -> datetime | None:
@@ -48,13 +53,9 @@ def latest_sent_at(page: Sequence[Transfer], now: datetime) -> datetime | None:
 
     This is not the newest time on the page: some may be wrong, and transfers sent before them would be missed.
     """
-    times = sorted((at for at in map(sent_at, page) if at and at <= now + MAX_CLOCK_SKEW), reverse=True)
+    known = (read_event_time(each.sent_at) for each in page)
+    times = sorted((at for at in known if at and at <= now + MAX_CLOCK_SKEW), reverse=True)
     return times[min(max(len(times) // 4, 3), len(times) - 1)] if times else None
-
-
-def sent_at(transfer: Transfer) -> datetime | None:
-    """Return when a transfer was sent; None if unknown."""
-    return read_event_time(transfer.sent_at)
 
 
 def is_storable(transfer: Transfer) -> bool:
@@ -65,9 +66,7 @@ def is_storable(transfer: Transfer) -> bool:
 class TransferTables:
     """The stored transfers of one account that one key can see: those of its user (service-api.md, R4).
 
-    :param account: name of the account; several accounts share the tables.
     :param conn_id: Airflow connection, which identifies the key.
-    :param clock: returns the time.
     :param stores_recipients: whether names and addresses are stored, or empty texts.
     """
 
@@ -107,12 +106,9 @@ class TransferTables:
             return list(tx.scalars(query.order_by(transfers.sent_at.desc()).limit(count)))
 
     def save(self, page: Sequence[Transfer], requested_at: datetime) -> int:
-        """Store a page of the listing in one transaction; return the number of new transfers.
+        """Store a page of storable transfers in one transaction; return the number of new ones.
 
         A page that was requested before another, and is stored after it, takes no status back: no clock decides.
-
-        :param page: storable transfers only.
-        :param requested_at: when the page was requested.
         """
         by_id = {transfer.id: transfer for transfer in reversed(page)}
         return self._database.retry(lambda: self._save(by_id, requested_at)) if by_id else 0
@@ -140,10 +136,7 @@ class TransferTables:
         return len(new)
 
     def _store_pickups(self, tx: sa.Connection, transfers: Sequence[Transfer]) -> None:
-        """Store new pickups, by address, as a listing has no fixed order.
-
-        An address that is not stored was erased, or has an empty text in its place.
-        """
+        """Store new pickups by address, as a listing has no fixed order: "" for one that was erased or never stored."""
         columns = self._recipients.c
         of_page = (columns.account == self._account) & columns.transfer_id.in_([each.id for each in transfers])
         query = sa.select(columns.transfer_id, columns.email, columns.picked_up_at, columns.position).where(of_page)
@@ -164,18 +157,12 @@ class TransferTables:
                     position = waiting[person].pop(0)
                     pickups.append({"of_transfer": transfer.id, "at_position": position, "picked_up_at": at})
         if pickups:
-            is_row = sa.and_(
-                columns.account == self._account,
-                columns.transfer_id == sa.bindparam("of_transfer"),
-                columns.position == sa.bindparam("at_position"),
-            )
+            of_transfer = (columns.account == self._account) & (columns.transfer_id == sa.bindparam("of_transfer"))
+            is_row = of_transfer & (columns.position == sa.bindparam("at_position"))
             tx.execute(sa.update(self._recipients).where(is_row), pickups)
 
     def mark_listed(self, newest: datetime) -> None:
-        """Record that the whole listing was read.
-
-        :param newest: :func:`latest_sent_at` of its first page.
-        """
+        """Record that the whole listing was read; ``newest``: :func:`latest_sent_at` of its first page."""
         sync, now = self._sync.c, self.now()
         values = {"synced_until": newest, "updated_at": now}
         is_older = (sync.synced_until < newest) | (sync.synced_until > now + MAX_CLOCK_SKEW)
@@ -196,17 +183,10 @@ class TransferTables:
             tx.execute(sa.update(self._transfers).where(where).values(status=DELETED, seen_at=requested_at))
 
     def _row(self, transfer: Transfer, seen_at: datetime) -> dict[str, Any]:
-        return {
-            "account": self._account,
-            "transfer_id": transfer.id,
-            "conn_id": self._conn_id,
-            "subject": storable_text(transfer.subject),
-            "sent_at": sent_at(transfer),
-            "recipient_count": len(transfer.recipients),
-            "first_seen_at": seen_at,
-            "seen_at": seen_at,
-            **_changing(transfer),
-        }
+        ids = {"account": self._account, "transfer_id": transfer.id, "conn_id": self._conn_id}
+        seen = {"first_seen_at": seen_at, "seen_at": seen_at, "recipient_count": len(transfer.recipients)}
+        sent = {"subject": storable_text(transfer.subject), "sent_at": read_event_time(transfer.sent_at)}
+        return {**ids, **seen, **sent, **_changing(transfer)}
 
     def _recipient_rows(self, transfer: Transfer) -> list[dict[str, Any]]:
         return [

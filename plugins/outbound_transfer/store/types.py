@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
-from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import TypeEngine
 
 
@@ -47,43 +46,6 @@ def _bound(value: datetime, database: str) -> datetime | str:
     return plain if database == "mysql" else plain.replace(tzinfo=UTC)
 
 
-class _PlainJson(sa.types.UserDefinedType[str]):
-    """A column of JSON whose driver is given text, and not a value to encode."""
-
-    cache_ok = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def get_col_spec(self, **_: Any) -> str:
-        return self.name
-
-
-class Json(sa.TypeDecorator[str]):
-    """JSON as text, whose numbers no driver rounds. PostgreSQL's JSONB keeps their digits; MySQL's JSON would not."""
-
-    impl, cache_ok = sa.Text(), True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
-        types: dict[str, TypeEngine[Any]] = {"postgresql": _PlainJson("JSONB"), "duckdb": _PlainJson("JSON")}
-        return dialect.type_descriptor(types.get(dialect.name) or Text().load_dialect_impl(dialect))
-
-    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        return sa.type_coerce(_AsText(column), sa.Text())
-
-
-class _AsText(sa.sql.functions.GenericFunction[str]):
-    """A column of JSON as text. MySQL has text there already, and a cast would make NULL of a long one."""
-
-    inherit_cache = True
-
-
-@compiles(_AsText)
-def _cast(element: Any, compiler: Any, **options: Any) -> str:
-    column: str = compiler.process(element.clauses, **options)
-    return f"CAST({column} AS TEXT)" if compiler.dialect.name in ("postgresql", "duckdb") else column
-
-
 class Text(sa.TypeDecorator[str]):
     """Text that is equal only to itself: case, accents and trailing spaces count. In a key, it has a length."""
 
@@ -103,6 +65,12 @@ class Text(sa.TypeDecorator[str]):
         return dialect.type_descriptor(mysql.VARCHAR(self.length, charset="utf8mb4", collation=exact))
 
 
+#: JSON as text, whose numbers no driver rounds: the engine neither encodes nor decodes it. MySQL's JSON would round.
+JSON: Final = (
+    Text()
+    .with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+    .with_variant(sa.JSON(none_as_null=True), "duckdb")
+)
 BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql")
 WHOLE: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 FLAG: Final = sa.Boolean()

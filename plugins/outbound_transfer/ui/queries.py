@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
+from outbound_transfer.store.shown_deliveries import is_made
 from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, REJECTED_LINES, with_names
 from outbound_transfer.ui.filters import CLOSED, OUTCOME_OF, UNKNOWN, WITH_ERROR, Filter, window_start
 
@@ -38,7 +39,7 @@ def overview(
     :return: ``deliveries``, a page of the list and one more; ``counts`` of deliveries by DAG, day and status, of the
         window and of the picture; and ``feeds``, of each account the cursor, the last poll and the last loaded page.
     """
-    if not found.is_made():
+    if not is_made(found):
         return {}
     columns = found.table.c
     with found.database.begin() as tx:
@@ -57,7 +58,7 @@ def task_deliveries(found: Deliveries, task: Row) -> list[dict[str, Any]]:
 
     :param task: ``dag_id``, ``run_id``, ``task_id`` and ``map_index``, which is -1 if the task is not mapped.
     """
-    if not found.is_made():
+    if not is_made(found):
         return []
     with found.database.begin() as tx:
         return _rows(tx, _list(found).filter_by(**task).limit(MAX_ROWS))

@@ -14,7 +14,7 @@ import msgspec
 from outbound_transfer.delivery.row import Memory
 from outbound_transfer.links.transfer import transfer_url
 from outbound_transfer.store.health import is_behind
-from outbound_transfer.store.values import read_event_time
+from outbound_transfer.store.rows import read_event_time
 from outbound_transfer.ui.filters import CLOSED, OUTCOME_OF, UNKNOWN
 from outbound_transfer.ui.queries import DAYS, Row
 from outbound_transfer.wording import clean, format_bytes, format_duration

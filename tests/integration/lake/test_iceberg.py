@@ -26,7 +26,6 @@ from outbound_transfer.store.errors import (
     UnusableTable,
     WarehouseBusy,
 )
-from outbound_transfer.store.tables import EVENTS
 from support import iceberg
 from support.feed_pages import event, events, page
 from support.iceberg import LINES, PAGES, InterruptedCatalog, Lake, at_once, open_lake
@@ -70,10 +69,6 @@ def test_a_page_is_its_rows_its_cursor_and_one_snapshot(lake) -> None:
     with pytest.raises(CursorMoved):
         destination.load_page(page(0, *events(0, 3)))
     assert (len(lake.ids()), problems(lake)) == (3, [])
-
-
-def test_its_columns_are_those_of_the_table_of_events_and_two_for_rejected_lines() -> None:
-    assert set(SCHEMA.names) == {*EVENTS.columns.keys(), "rejected_line", "rejected_reason"}
 
 
 def test_a_table_has_a_comment_for_each_column_and_its_days_as_partitions(lake) -> None:
@@ -204,11 +199,6 @@ def test_first_runs_at_once_create_one_table(lake) -> None:
     assert at_once(*[(iceberg.create, (lake.folder,))] * 6) == [0] * 6
     assert lake.catalog.list_tables("lake") == [("lake", "events")]
     assert state_of(lake).cursor == 0
-
-
-def test_two_accounts_share_a_table(lake) -> None:
-    assert at_once((iceberg.drain, (lake.folder,)), (iceberg.drain, (lake.folder, "other"))) == [PAGES, PAGES]
-    assert lake.ids() == lake.ids("other") == ALL
 
 
 def test_a_compactor_and_an_expirer_beside_the_feed_lose_and_double_nothing(lake) -> None:
@@ -396,11 +386,6 @@ def test_a_state_that_is_none_is_refused_and_rebuilt_by_the_rows(three_pages, fe
     assert (len(three_pages.ids()), problems(three_pages)) == (7, [])
 
 
-def test_status_counts_rows(three_pages) -> None:
-    status = three_pages.maintenance().status()
-    assert (status.cursor, status.events, status.rejected, status.caught_up) == (20, 9, 1, True)
-
-
 def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None:
     maintenance = lake.maintenance()
     for command in (
@@ -420,7 +405,7 @@ def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None
 def test_verify_says_what_others_added(three_pages) -> None:
     three_pages.table().append(pa.Table.from_pylist([three_pages.rows()[0] | {"cursor_from": 20}], schema=SCHEMA))
     assert problems(three_pages) == [
-        "1 rows are of pages from the cursor 20 on, which the next run loads: `feed reset --to 20` deletes them first",
+        "1 rows are of pages from the cursor 20 on, which the next run loads: `feed reset --to 20` deletes them first"
     ]
     assert three_pages.maintenance().reset(20) == (20, 20)
     assert problems(three_pages) == []
@@ -571,11 +556,3 @@ def test_a_table_that_was_replaced_is_not_loaded_a_second_time(three_pages) -> N
 def test_a_namespace_that_is_not_there_is_an_error_in_words(lake) -> None:
     lake.catalog.drop_namespace("lake")
     assert refusal_of(lake) == "the namespace lake does not exist in the catalog: create it first"
-
-
-@pytest.mark.parametrize("name", ["events", "", ".", "lake.", ".events", "lake..events"])
-def test_a_name_without_a_namespace_is_refused(lake, name: str) -> None:
-    from outbound_transfer.lake.iceberg import IcebergEventDestination
-
-    with pytest.raises(InvalidName, match=r"namespace\.table"):
-        IcebergEventDestination(lake.catalog, name, "acme")

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import TABLES
+from outbound_transfer.store.tables import TABLES, Tables
 from support.warehouses import Hook
 
 PREFIX = "100%s 'it'"

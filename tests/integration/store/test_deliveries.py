@@ -20,7 +20,7 @@ from outbound_transfer.delivery.attempt import StaleTry, TaskTry
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory, Row
 from outbound_transfer.files.attached import Held
-from outbound_transfer.store import deliveries as store
+from outbound_transfer.store import shown_deliveries
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import DeliveriesUnavailable, UnsupportedDatabase, UnusableDatabase
@@ -65,9 +65,9 @@ def test_rows_are_found_by_their_transfer_and_their_twin(deliveries: Deliveries)
     deliveries.put("d", 0, ROW._replace(transfer_id="TR_1", account="Account", twin="Twin"))
     assert deliveries.find("tr_1") == [("a", "account")]
     assert deliveries.find("TR_1 ") == []
-    assert deliveries.find_twin("a", "twin", "") == "tr_2"
-    assert deliveries.find_twin("a", "twin", "2026-11-29") == ""
-    assert deliveries.find_twin("d", "Twin", "") == ""
+    assert deliveries.find_twin(["a"], "twin", "") == "tr_2"
+    assert deliveries.find_twin(["a"], "twin", "2026-11-29") == ""
+    assert deliveries.find_twin(["d"], "Twin", "") == ""
 
 
 def test_a_copy_is_kept_in_the_write_that_empties_a_row(deliveries: Deliveries) -> None:
@@ -208,8 +208,8 @@ def test_old_rows_of_tasks_go_and_those_of_keys_and_drafts_stay(deliveries: Deli
         "keyed": {"is_keyed": True},
     }.items():
         deliveries.put(key, 0, ROW._replace(**changes))
-    assert deliveries.clean(datetime.now(UTC) - timedelta(hours=1)) == 0
-    assert deliveries.clean(datetime.now(UTC) + timedelta(hours=1)) == 1
+    assert shown_deliveries.clean(deliveries, datetime.now(UTC) - timedelta(hours=1)) == 0
+    assert shown_deliveries.clean(deliveries, datetime.now(UTC) + timedelta(hours=1)) == 1
     assert [bool(deliveries.read(key)[0]) for key in ("sent", "draft", "discarding", "keyed")] == [
         False,
         True,
@@ -221,11 +221,11 @@ def test_old_rows_of_tasks_go_and_those_of_keys_and_drafts_stay(deliveries: Deli
 def test_a_look_creates_nothing(tmp_path: Path) -> None:
     file = tmp_path / "states.db"
     hook = Hook("sqlite", lambda: sqlite3.connect(file), uri=f"sqlite:///{file}")
-    assert not Deliveries(hook, prefix="t_").is_made()
+    assert not shown_deliveries.is_made(Deliveries(hook, prefix="t_"))
     assert not file.exists()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("CREATE TABLE a (b)")
-    assert not Deliveries(hook, prefix="t_").is_made()
+    assert not shown_deliveries.is_made(Deliveries(hook, prefix="t_"))
 
 
 def test_duckdb_stores_no_deliveries(store_hook_of: Callable[[str], Hook]) -> None:
@@ -255,15 +255,15 @@ def test_what_is_shown_of_a_transfer_never_goes_back_and_pickups_stay(deliveries
         return row.status, row.error, json.loads(row.recipients)[0]["picked_up_at"]
 
     deliveries.put("k", 0, ROW)
-    deliveries.show("account", "conn", {"tr_1": shown("partial", "2026-11-28T00:00:00Z")})
-    deliveries.show_error("k", "it failed")
-    deliveries.show("account", "conn", {"tr_1": shown("pending")})
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_1": shown("partial", "2026-11-28T00:00:00Z")})
+    shown_deliveries.show_error(deliveries, "k", "it failed")
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_1": shown("pending")})
     assert found() == ("partial", "it failed", "2026-11-28T00:00:00Z")
-    deliveries.show("account", "conn", {"tr_1": shown("expired"), "tr_2": shown("complete")})
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_1": shown("expired"), "tr_2": shown("complete")})
     assert found() == ("expired", "", "2026-11-28T00:00:00Z")
-    deliveries.show("another account", "conn", {"tr_1": None})
+    shown_deliveries.show(deliveries, "another account", "conn", {"tr_1": None})
     assert found()[0] == "expired"
-    deliveries.show("account", "conn", {"tr_1": None})
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_1": None})
     assert found()[0] == "expired", "what was removed since had ended"
 
     deliveries.put("k", 1, ROW._replace(memory="{} "))
@@ -272,9 +272,9 @@ def test_what_is_shown_of_a_transfer_never_goes_back_and_pickups_stay(deliveries
     with deliveries.database.begin() as tx:
         row = tx.execute(sa.select(deliveries.table)).one()
     assert (row.status, row.recipients, row.sent_at, row.picked_up_count) == ("", "[]", None, 0)
-    deliveries.show("account", "conn", {"tr_9": shown("pending")})
-    deliveries.show("account", "conn", {"tr_9": None})
-    deliveries.show("account", "conn", {"tr_9": shown("pending")})
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_9": shown("pending")})
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_9": None})
+    shown_deliveries.show(deliveries, "account", "conn", {"tr_9": shown("pending")})
     assert found()[0] == "deleted"
 
 
@@ -284,8 +284,8 @@ def test_two_that_show_a_transfer_at_once_leave_the_later_status(
     def shown(status: str) -> dict[str, Shown | None]:
         return {"tr_1": Shown(status, "", 1, 0, None, None, [])}
 
-    later = threading.Thread(target=deliveries.show, args=("account", "conn", shown("complete")))
-    changes = store._changes
+    later = threading.Thread(target=shown_deliveries.show, args=(deliveries, "account", "conn", shown("complete")))
+    changes = shown_deliveries._changes
 
     def overtaken(row: Any, now: Shown | None) -> dict[str, Any]:
         found = changes(row, now)
@@ -295,8 +295,8 @@ def test_two_that_show_a_transfer_at_once_leave_the_later_status(
         return found
 
     deliveries.put("k", 0, ROW)
-    monkeypatch.setattr(store, "_changes", overtaken)
-    deliveries.show("account", "conn", shown("pending"))
+    monkeypatch.setattr(shown_deliveries, "_changes", overtaken)
+    shown_deliveries.show(deliveries, "account", "conn", shown("pending"))
     later.join()
     with deliveries.database.begin() as tx:
         assert tx.execute(sa.select(deliveries.table.c.status)).scalar() == "complete"

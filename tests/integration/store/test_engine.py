@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from outbound_transfer.store.engine import Database
 from outbound_transfer.store.errors import UnsupportedDatabase, UnusableDatabase, WarehouseBusy, words_of
-from outbound_transfer.store.types import BYTES, FLAG, WHOLE, Json, Text, Time
+from outbound_transfer.store.types import BYTES, FLAG, JSON, WHOLE, Text, Time
 from support.warehouses import Hook, held_by_another_process
 
 
@@ -30,7 +30,7 @@ def things(schema: str | None = None) -> sa.Table:
         sa.Column("key", Text(100), primary_key=True),
         sa.Column("version", WHOLE, autoincrement=False),
         sa.Column("at", Time),
-        sa.Column("json", Json),
+        sa.Column("json", JSON),
         sa.Column("text", Text),
         sa.Column("bytes", BYTES),
         sa.Column("flag", FLAG),

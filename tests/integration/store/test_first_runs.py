@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.store.errors import UnsupportedDatabase
-from outbound_transfer.store.schema import GROUPS
+from outbound_transfer.store.tables import GROUPS
 from support.feed_pages import CURSOR, tables
 from support.first_runs import (
     DRIVERS,

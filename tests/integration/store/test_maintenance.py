@@ -16,7 +16,7 @@ import pytest
 from outbound_transfer.store.destination import PollRecord
 from outbound_transfer.store.errors import InvalidCursor, InvalidName, WarehouseBusy
 from outbound_transfer.store.events import EventStore, read_cursors
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import Tables
 from support.feed_pages import event, page, tables
 from support.warehouses import Hook, duckdb_hook, held_by_another_process
 

@@ -14,9 +14,8 @@ from sqlalchemy.exc import IntegrityError
 
 from outbound_transfer.store.events import EventStore
 from outbound_transfer.store.insert import insert_new
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import EVENTS, TABLES
-from outbound_transfer.store.values import utc_now
+from outbound_transfer.store.rows import utc_now
+from outbound_transfer.store.tables import EVENTS, TABLES, Tables
 from support.feed_pages import Faulty, event, page, tables
 from support.mariadb import Database
 from support.timeouts import eventually

@@ -10,8 +10,7 @@ import pytest
 
 from outbound_transfer.store.config import MAX_TABLE_LENGTH
 from outbound_transfer.store.errors import InvalidName
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import TABLES
+from outbound_transfer.store.tables import TABLES, Tables
 from support.feed_pages import PAGES, TABLE_NAMES, tables
 from support.warehouses import Hook, sqlite_hook
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.exc import DataError
 
 from outbound_transfer.store.errors import PageRefused, UnsupportedDatabase
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import Tables
 from outbound_transfer.transfers.feed_ingest import FeedIngest, IngestProgress
 from support.feed_pages import CURSOR, PAGES, tables
 from support.warehouses import Hook, observe, refuse_rows

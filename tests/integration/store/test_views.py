@@ -15,7 +15,7 @@ from outbound_transfer.client.models import Recipient, Transfer
 from outbound_transfer.store.destination import PollRecord
 from outbound_transfer.store.errors import MissingTables, UnsupportedDatabase
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import Tables
 from outbound_transfer.store.transfers import TransferTables
 from outbound_transfer.store.views import create_views, render_views
 from support import known_transfers

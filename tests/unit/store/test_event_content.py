@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.events import Event, read_line
-from outbound_transfer.store.event_content import content_digest, find_conflicts
+from outbound_transfer.store.events import content_digest, find_conflicts
 
 
 def parse(text: str, line: int = 1) -> Event:

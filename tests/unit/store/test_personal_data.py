@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.store.personal_data import (
-    AddressSearch,
-    erased_content,
-    read_erased_digest,
-)
+from outbound_transfer.store.events import erased_content, read_erased_digest
+from outbound_transfer.store.personal_data import AddressSearch
 
 ANN = "ann+news@example.com"
 SEARCH = AddressSearch(ANN)

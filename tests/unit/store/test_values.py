@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.client.settings import Settings
-from outbound_transfer.store.values import format_timestamp, read_event_time
+from outbound_transfer.store.rows import format_timestamp, read_event_time
 from outbound_transfer.transfers.feed_ingest import (
     MAX_TYPE_LENGTH,
     MAX_TYPES,

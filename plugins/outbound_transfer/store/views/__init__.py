@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,34 +10,31 @@ from jinja2 import Environment, StrictUndefined
 
 from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.store.errors import MissingTables, UnsupportedDatabase
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import TABLES
+from outbound_transfer.store.tables import TABLES, Tables
 
 _FILE: Final = Path(__file__).with_name("views.sql")
 _NAME: Final = re.compile(rf"\b{DEFAULT_PREFIX}(\w+)")
 
 #: What the file calls, as the macros of include/dbt, where dbt knows the database. Views keep their grants, and the
 #: views that read them.
-_COMMON: Final[Mapping[str, str]] = {
+_COMMON: Final = {
     "replace_view": "CREATE OR REPLACE VIEW {}",
     "utc_date": "CAST({} AT TIME ZONE 'UTC' AS date)",
     "utc_now": "now()",
     "integer": "integer",
     "bigint": "bigint",
 }
-_FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "duckdb": {**_COMMON, "seconds_between": "epoch({1} - {0})"},
+_FUNCTIONS: Final = {
+    "duckdb": {"seconds_between": "epoch({1} - {0})"},
     "mysql": {
-        **_COMMON,
         "utc_date": "CAST({} AS date)",
         "seconds_between": "timestampdiff(MICROSECOND, {}, {}) / 1000000.0",
         "utc_now": "utc_timestamp(6)",
         "integer": "signed",
         "bigint": "signed",
     },
-    "postgresql": {**_COMMON, "seconds_between": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS double precision)"},
+    "postgresql": {"seconds_between": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS double precision)"},
     "sqlite": {
-        **_COMMON,
         "replace_view": "DROP VIEW IF EXISTS {0};\nCREATE VIEW {0}",
         "utc_date": "date({})",
         "seconds_between": "ROUND((julianday({1}) - julianday({0})) * 86400.0, 3)",
@@ -48,17 +44,15 @@ _FUNCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def render_views(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> str:
-    """Return the statements that replace the views.
+    """Return the statements that replace the views, for the name of a dialect.
 
-    :param database: the name of its dialect.
-    :param prefix: prefix of the names of tables and views.
-    :param schema: their schema; without one, names are not qualified.
+    :param schema: of tables and views; without one, names are not qualified.
     :raises UnsupportedDatabase: there are no views for this database.
     """
     if database not in _FUNCTIONS:
         raise UnsupportedDatabase(f"There are no views for {database}, but for {', '.join(_FUNCTIONS)}.")
     environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701  # SQL
-    functions = {name: text.format for name, text in _FUNCTIONS[database].items()}
+    functions = {name: text.format for name, text in (_COMMON | _FUNCTIONS[database]).items()}
     text = environment.from_string(_FILE.read_text()).render(functions)
     if (prefix, schema) == (DEFAULT_PREFIX, None):
         return text
@@ -72,10 +66,7 @@ def render_views(database: str, *, prefix: str = DEFAULT_PREFIX, schema: str | N
 
 
 def create_views(tables: Tables) -> list[str]:
-    """Create the views, or replace them; return their names.
-
-    :raises MissingTables: a table that they read was not created yet. Nothing is changed.
-    """
+    """Create or replace the views; return their names. ``MissingTables``: nothing is changed."""
     text = render_views(tables.database.name, prefix=tables.prefix, schema=tables.schema)
     names = set(_NAME.findall(_FILE.read_text()))
     read = [table for table in TABLES if table.name in names]
