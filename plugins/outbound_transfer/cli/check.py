@@ -21,9 +21,10 @@ from outbound_transfer.delivery.row import Row
 from outbound_transfer.hooks.health import check_service
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability.findings import Finding, Health, exit_status
+from outbound_transfer.store import shown_deliveries
 from outbound_transfer.store.config import table_naming
 from outbound_transfer.store.health import check_feed, check_tables, describe_failure
-from outbound_transfer.store.values import utc_now
+from outbound_transfer.store.rows import utc_now
 from outbound_transfer.wording import format_duration, pluralize
 
 #: Seconds after which a part is given up; and by how much the clocks of Airflow and its workers may differ.
@@ -72,11 +73,9 @@ def _check_service(conn_id: str) -> Iterator[Finding]:
 
 
 def _look(checks: Sequence[str], target: str, find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of these checks; if one fails, say so, and of those after it that they were not made.
+    """Yield the findings of these checks; if one fails, say so of ``target``, and that those after it were not made.
 
     They are made in a thread, which does not keep the process from exiting.
-
-    :param target: what is checked, for the finding of a failure.
     """
     found, errors = list[Finding](), list[BaseException]()
 
@@ -102,15 +101,15 @@ def _check_deliveries(conn_id: str) -> Iterator[Finding]:
     """Claim, write and read a temporary row, as a delivery does; compare what tasks did; count what is in doubt."""
     found, newest, count = require_deliveries().open(patience=0.0, timeout=TIMEOUT), None, 0
     text = "not made yet, the first task that needs it makes it."
-    if found.database.name != "sqlite" or found.is_made():  # do not touch another program's file
+    if found.database.name != "sqlite" or shown_deliveries.is_made(found):  # do not touch another program's file
         row = Row.of_task(found, ("", uuid.uuid4().hex, "", -1))
         try:
             row.claim(TaskTry("", "", "", -1, 1, ""))
             row.save(phase=Phase.SENDING)
-            found.find_twin(row.key, row.memory.twin(), "")
+            found.find_twin([row.key], row.memory.twin(), "")
         finally:
-            found.delete(row.key)
-        newest, count = found.newest(), found.count_in_doubt(conn_id)
+            shown_deliveries.delete(found, row.key)
+        newest, count = shown_deliveries.newest(found), shown_deliveries.count_in_doubt(found, conn_id)
         text = f"it can be used. A task wrote there last: {_age(newest) + ' ago' if newest else 'never'}."
     yield Finding("deliveries", Health.OK, f"{found.name}: {text}")
     started = last_start(_DELIVERING)
@@ -130,7 +129,6 @@ def _age(since: datetime) -> str:
 
 
 def _check_polls() -> Iterator[Finding]:
-    """Return who polls for the tasks that wait without a worker."""
     waiting, alive = count_triggers("outbound_transfer.triggers.")
     text = f"Tasks wait ({waiting}), and no triggerer is alive."
     broken = Finding("polls", Health.BROKEN, text, "Start a triggerer: no wait ends meanwhile.")

@@ -24,14 +24,14 @@ from outbound_transfer.delivery import forget as forgetting
 from outbound_transfer.delivery.personal_data import personal_data_of_deliveries
 from outbound_transfer.delivery.place import find_deliveries, require_deliveries
 from outbound_transfer.lake.catalog import open_catalog
+from outbound_transfer.store import shown_deliveries
 from outbound_transfer.store.config import table_naming
 from outbound_transfer.store.destination import EventDestination
 from outbound_transfer.store.errors import InvalidCursor, words_of
 from outbound_transfer.store.events import EventStore, read_cursors
-from outbound_transfer.store.personal_data import AddressSearch
-from outbound_transfer.store.persons import PersonalData, delete_before, personal_data_of
-from outbound_transfer.store.schema import Tables, open_tables
-from outbound_transfer.store.values import utc_now
+from outbound_transfer.store.personal_data import AddressSearch, PersonalData, delete_before, personal_data_of
+from outbound_transfer.store.rows import utc_now
+from outbound_transfer.store.tables import Tables, open_tables
 from outbound_transfer.store.views import create_views, render_views
 from outbound_transfer.wording import pluralize
 
@@ -47,8 +47,7 @@ NO_FEED: Final = "No feed has been read here yet. Run an ingestion first."
 def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
     """Let a command use the connections in Airflow's database too, and exit with the text of an error.
 
-    Errors of Python itself, which are mistakes in the code, pass. Nothing is logged: Airflow's log goes to standard
-    output, too.
+    Errors of Python itself, which are mistakes in the code, pass. Nothing is logged, as that goes to standard output.
     """
 
     @wraps(function)
@@ -111,10 +110,7 @@ def reset(arguments: Namespace) -> None:
 def _move(
     arguments: Namespace, to: object, move: Callable[[EventDestination, int | None], tuple[int | None, int]]
 ) -> int:
-    """Ask, set the cursor, and print it; return where it is.
-
-    :param move: is given the feed, and the cursor in the question; None if it is not valid.
-    """
+    """Ask, set the cursor, and print it; return where it is. ``move`` is given the feed and the cursor asked about."""
     feed, shown = open_feed(arguments), None
     with suppress(InvalidCursor):  # which the command may repair
         shown = feed.read_cursor()
@@ -127,7 +123,6 @@ def _move(
 
 
 def _account_text(feed: EventDestination) -> str:
-    """Return the account's name, and the site address that it is bound to."""
     address = feed.read_address()
     return feed.account if address in (None, feed.account) else f"{feed.account} ({address})"
 
@@ -167,7 +162,7 @@ def clean(arguments: Namespace) -> None:
         return
     days = pluralize(arguments.older_than.days, "day")
     confirm(arguments, f"Delete deliveries older than {days}? A task of one that is cleared later sends again.")
-    deleted = place.open(patience=0.0).clean(oldest)
+    deleted = shown_deliveries.clean(place.open(patience=0.0), oldest)
     print_rows(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
 
 
@@ -216,7 +211,6 @@ def _search(arguments: Namespace) -> AddressSearch:
 
 
 def _print_counts(arguments: Namespace, counts: Sequence[tuple[str, Mapping[str, int]]], done: str) -> None:
-    """Print the number of rows by location and table."""
     done = f"would be {done}" if arguments.dry_run else done
     found = [(place, table, count) for place, tables in counts for table, count in tables.items()]
     text = "\n".join(f"{pluralize(count, 'row')} of {table} in {place} {done}." for place, table, count in found)
@@ -240,7 +234,6 @@ def _places(arguments: Namespace) -> list[PersonalData]:
 
 
 def print_rows(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
-    """Print sentences, or the rows if an output format is given."""
     if arguments.output:
         AirflowConsole().print_as(rows, output=arguments.output)
     else:
@@ -248,7 +241,6 @@ def print_rows(arguments: Namespace, text: str, *rows: dict[str, Any]) -> None:
 
 
 def confirm(arguments: Namespace, question: str) -> None:
-    """Ask before a change; exit if the answer is not yes."""
     try:
         is_agreed = arguments.yes or vars(arguments).get("dry_run")
         if is_agreed or input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
@@ -278,12 +270,10 @@ def open_feed(arguments: Namespace) -> EventDestination:
 
 
 def open_feed_tables(arguments: Namespace) -> Tables:
-    """Return the tables that a command names, without connecting."""
     return open_tables(arguments.sql_conn_id, prefix=arguments.table_prefix, schema=arguments.schema)
 
 
 def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> str:
-    """Return the account that a command is about: the one given, or the only one there is."""
     feeds = [arguments.account] if arguments.account else list_accounts()
     if len(feeds) != 1:
         raise SystemExit(f"--account must say which: {', '.join(feeds)}" if feeds else NO_FEED)

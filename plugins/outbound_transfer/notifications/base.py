@@ -126,9 +126,8 @@ def build_notice(
     :param outcome: None if the task has no transfer.
     :param title: replaces the first words of the title.
     """
-    lines = [f"Task: {clean(task, 500)}"] if task else []
-    if reason:
-        lines.append(f"Reason: {clean(' '.join(str(redact(reason)).split()), 500)}")
+    said = {"Task": task, "Reason": " ".join(str(redact(reason)).split())}
+    lines = [f"{what}: {clean(text, 500)}" for what, text in said.items() if text]
     if outcome is None:
         return TransferNotice(clean(title or "No transfer yet"), lines)
     status = outcome.status if outcome.status is not None else "in a status that is not known"
@@ -139,7 +138,7 @@ def build_notice(
         pickups, heading = "all recipients have picked up", "Picked up by all"
     else:
         more = f" and {len(waiting) - MAX_ADDRESSES} more" if len(waiting) > MAX_ADDRESSES else ""
-        named = ", ".join(clean(address) for address in waiting[:MAX_ADDRESSES])
+        named = ", ".join(map(clean, waiting[:MAX_ADDRESSES]))
         pickups = f"not picked up by {pluralize(len(waiting), 'recipient')}: {named}{more}"
         heading = f"Not picked up by {len(waiting)} of {len(waiting) + len(picked_up)}"
     heading = title or ("Not sent" if status == DRAFT else heading)

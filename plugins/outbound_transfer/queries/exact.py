@@ -1,7 +1,6 @@
-"""Queries of PostgreSQL and DuckDB, in which the database itself writes what a driver would change.
+"""Queries of PostgreSQL and DuckDB, in which the database writes what Python has no exact type for, as text.
 
-A value that Python has no exact type for comes as the database's text: an interval, a date before Christ or after the
-year 9999, ``infinity``, nanoseconds.
+That is an interval, a date before Christ or after the year 9999, ``infinity``, nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from outbound_transfer.queries.values import check_names
 Parser: TypeAlias = Callable[[str], Any]
 
 
-def _json(text: str) -> msgspec.Raw:
-    """Return JSON in one line, with the digits that it has."""
+def _json(text: str) -> msgspec.Raw:  # in one line, with the digits that it has
     return msgspec.Raw(msgspec.json.format(text, indent=-1))
 
 
@@ -39,7 +37,7 @@ def parsed(text: Any, parse: Parser) -> Any:
 
 
 class _Kind(NamedTuple):
-    """How a type is read: as which expression in CSV, where formulas may be; what makes a value of its text."""
+    """How a type is read: by which expression in CSV, what makes a value of its text, whether it may have formulas."""
 
     csv: str
     parse: Parser | None = None
@@ -72,7 +70,6 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def driver_of(connection: Any) -> str:
-    """Return the package of a connection's class."""
     return type(connection).__module__.lstrip("_").partition(".")[0]
 
 
@@ -82,27 +79,36 @@ def is_exact(connection: Any) -> bool:
     return driver == "duckdb" or (driver in ("psycopg", "psycopg2") and connection.info.server_version >= 90_400)
 
 
-class ExactQuery:
-    """A query on an open connection for which :func:`is_exact` holds.
+def can_copy(connection: Any) -> bool:
+    """Whether it can :meth:`.ExactQuery.copy`: in other encodings, PostgreSQL cannot name each sign of a formula."""
+    is_duckdb = driver_of(connection) == "duckdb"
+    return is_exact(connection) and (is_duckdb or connection.info.parameter_status("server_encoding") == "UTF8")
 
-    :ivar names: of its columns.
-    :ivar can_copy: whether :meth:`copy` works: in other encodings, PostgreSQL cannot name each sign of a formula.
-    """
+
+class ExactQuery:
+    """A query on an open connection for which :func:`is_exact` holds."""
 
     def __init__(self, connection: Any, sql: str, parameters: Any, zone: tzinfo) -> None:
         self._driver, self._cursor, self._zone = driver_of(connection), connection, zone
         sql, self._arguments, fence = sql.strip("\ufeff; \t\r\n"), [parameters] if parameters else [], ""
         if self._driver == "duckdb":  # which gives the second of two columns of one name another, but here
-            self.can_copy = True
             described = connection.execute(f"DESCRIBE (\n{sql}\n)", *self._arguments).fetchall()
         else:
-            self.can_copy = connection.info.parameter_status("server_encoding") == "UTF8"
-            (self._cursor, sql), self._arguments = _bind_postgres(connection, sql, parameters), []
+            if self._driver == "psycopg":
+                from psycopg import ClientCursor
+
+                self._cursor = ClientCursor(connection)
+            else:
+                connection.set_client_encoding("UTF8")
+                self._cursor = connection.cursor()
+            if parameters:  # COPY takes none
+                bound, self._arguments = self._cursor.mogrify(sql, parameters), []
+                sql = bound.decode() if isinstance(bound, bytes) else bound
             fence = " OFFSET 0"  # or PostgreSQL computes a column each time that it is named
             self._cursor.execute(f"SELECT * FROM (\n{sql}\n) AS s LIMIT 0")  # noqa: S608
             described = self._cursor.description or ()
         self._source = f"(SELECT * FROM (\n{sql}\n) AS s{fence}) AS q"  # noqa: S608
-        self.names = [str(column[0]) for column in described]
+        self._names = [str(column[0]) for column in described]
         self._kinds = [
             next(kind for name, kind in _KINDS.items() if re.fullmatch(name, str(type_), re.DOTALL))
             for _, type_, *_ in described
@@ -113,15 +119,12 @@ class ExactQuery:
         parsers = [kind.parse for kind in self._kinds]
         texts = [_AS_JSON if kind.parse is _from_json else kind.csv if kind.parse else "{c}" for kind in self._kinds]
         values = [self._filled(text, number) for number, text in enumerate(texts)]
-        return self._select(values, self.names), self._arguments, parsers
+        return self._select(values, self._names), self._arguments, parsers
 
     def copy(self, file: BinaryIO, *, limit: int | None, escape_formulas: bool) -> int:
-        """Let the database write at most so many rows as CSV by COPY; return their number.
-
-        :param file: an empty one, with a descriptor.
-        """
-        check_names(self.names, unique=True)
-        titles, values = self.names, [self._filled(kind.csv, number) for number, kind in enumerate(self._kinds)]
+        """Let the database write at most so many rows as CSV by COPY; return their number."""
+        check_names(self._names)
+        titles, values = self._names, [self._filled(kind.csv, number) for number, kind in enumerate(self._kinds)]
         if escape_formulas:
             titles = list(map(escape_formula, titles))
             pairs = zip(values, self._kinds, strict=True)
@@ -157,7 +160,6 @@ class ExactQuery:
         return f"SELECT {selected} FROM {self._source} ({aliases})"  # noqa: S608
 
     def _filled(self, expression: str, number: int) -> str:
-        """Return an expression of a column."""
         column, plain = f"q.c{number}", _TEXT if self._driver == "duckdb" else _PLAIN
         local, utc = f"timezone('{self._zone}', {column})", f"timezone('UTC', {column})"
         gap = f"CAST(TIME '00:00' + (greatest({local}, {utc}) - least({local}, {utc})) AS text)"
@@ -167,25 +169,10 @@ class ExactQuery:
         in_zone = f"CASE WHEN {is_common} THEN {plain.format(c=local)} || {offset} ELSE {plain.format(c=column)} END"
         return expression.format(c=column, plain=plain.format(c=column), in_zone=in_zone)
 
-    def _escaped(self, text: str) -> str:
-        """Return the expression that does what :func:`.escape_formula` does."""
+    def _escaped(self, text: str) -> str:  # does what escape_formula does
         formula = FORMULA.replace("\x01", r"\x00") if self._driver == "duckdb" else FORMULA  # PostgreSQL has no NUL
         cells = f"regexp_replace({text}, '{formula}', E'\\\\1''\\\\2', 'g')"
         return (
             f"CASE WHEN translate({text}, '{SIGNS}\t\r\n', '') = {text} OR {text} SIMILAR TO '{NUMBER}' THEN {text} "
             f"ELSE regexp_replace({cells}, '^([\t\r\n])', E'''\\\\1') END"
         )
-
-
-def _bind_postgres(connection: Any, sql: str, parameters: Any) -> tuple[Any, str]:
-    """Return a cursor at the client, and a statement with its parameters in it, as COPY takes none."""
-    if driver_of(connection) == "psycopg":
-        from psycopg import ClientCursor
-
-        cursor: Any = ClientCursor(connection)
-        return cursor, cursor.mogrify(sql, parameters) if parameters else sql
-    from psycopg2.extensions import cursor as plain_cursor
-    from psycopg2.extensions import encodings
-
-    cursor = connection.cursor(cursor_factory=plain_cursor)
-    return cursor, cursor.mogrify(sql, parameters).decode(encodings[connection.encoding]) if parameters else sql

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from outbound_transfer.client.errors import InvalidDelivery
@@ -16,8 +15,7 @@ from outbound_transfer.client.new_transfer import check_name
 FORMATS: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".xlsx": "xlsx"}
 
 
-@dataclass(frozen=True)
-class QuerySpec:
+class QuerySpec(NamedTuple):
     """One query, and the file that its result becomes; parameters are in the driver's style."""
 
     sql: str
@@ -27,12 +25,7 @@ class QuerySpec:
 
 
 def parse_queries(given: Any, file_format: str | None = None) -> list[QuerySpec]:
-    """Validate queries.
-
-    :param given: mappings with ``sql`` and ``file_name``, and optionally ``parameters`` and ``file_format``.
-    :param file_format: of those that have none of their own.
-    :raises InvalidDelivery: one is not valid, or there is none, or the service would change the name of a file.
-    """
+    """Validate queries; ``file_format`` is that of those that have none of their own."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise InvalidDelivery("queries is a list of at least one mapping with sql and file_name")
     queries = [_parse(one, file_format) for one in given]
@@ -42,24 +35,20 @@ def parse_queries(given: Any, file_format: str | None = None) -> list[QuerySpec]
 
 
 def _parse(given: Any, file_format: str | None) -> QuerySpec:
-    if not isinstance(given, Mapping) or not set(given) <= {"sql", "file_name", "parameters", "file_format"}:
+    if not isinstance(given, Mapping) or not set(given) <= set(QuerySpec._fields):
         raise InvalidDelivery("a query is a mapping with sql and file_name, and optionally parameters and file_format")
-    sql, file_name, parameters = given.get("sql"), given.get("file_name"), given.get("parameters")
-    for field, text in (("sql", sql), ("file_name", file_name)):
-        if not isinstance(text, str) or not text.strip():
+    for field in ("sql", "file_name"):
+        if not isinstance(text := given.get(field), str) or not text.strip():
             raise InvalidDelivery(f"{field} of a query is text, and not empty")
-    if not isinstance(parameters, Mapping | list | tuple | None):
+    if not isinstance(parameters := given.get("parameters"), Mapping | list | tuple | None):
         raise InvalidDelivery(f"parameters of a query are a list or a mapping, not {type(parameters).__name__}")
-    check_name(str(file_name))
-    used = format_of(str(file_name), given.get("file_format") or file_format)
-    return QuerySpec(str(sql), str(file_name), used, parameters)
+    check_name(given["file_name"])
+    used = format_of(given["file_name"], given.get("file_format") or file_format)
+    return QuerySpec(given["sql"], given["file_name"], used, parameters)
 
 
 def format_of(file_name: str, file_format: str | None) -> str:
-    """Return the format of a file, by its name's suffix where it is not given.
-
-    :raises InvalidDelivery: there is no such format, or no suffix that names one.
-    """
+    """Return the format of a file, by its name's suffix where it is not given."""
     names = ", ".join(dict.fromkeys(FORMATS.values()))
     if file_format and file_format not in FORMATS.values():
         raise InvalidDelivery(f"file_format is one of {names}, not {file_format!r:.100}")
@@ -69,10 +58,6 @@ def format_of(file_name: str, file_format: str | None) -> str:
 
 
 def parse_zone(name: str) -> tzinfo:
-    """Return a time zone by its name.
-
-    :raises InvalidDelivery: there is none of that name.
-    """
     try:
         return UTC if name.upper() == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

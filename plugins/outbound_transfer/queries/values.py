@@ -6,45 +6,34 @@ import math
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, tzinfo
 from decimal import Decimal
 from types import NoneType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from outbound_transfer.queries.errors import QueryFailed, ResultNotWritable
 
-#: Of these, values stay as they are.
 _UNCHANGED: Final = frozenset((NoneType, bool, int, float, str, bytes, date, msgspec.Raw))
 
 #: Rows as one sequence of values for each column, all of one length.
 Batch: TypeAlias = Sequence[Sequence[Any]]
 
 
-@dataclass(frozen=True)
-class Result:
-    """A query's result; its rows can be read once.
-
-    :ivar columns: their names, at least one; two may be equal.
-    :ivar batches: none of them is empty. Their values are normalized; see :func:`normalize`.
-    """
+class Result(NamedTuple):
+    """Column names, of which two may be equal, and batches of normalized rows, none empty, to be read once."""
 
     columns: Sequence[str]
     batches: Iterable[Batch]
 
 
-def check_names(names: Sequence[str], *, unique: bool) -> None:
-    """Check the columns of a result.
-
-    :raises QueryFailed: there are none.
-    :raises ResultNotWritable: two have one name, perhaps in upper and lower case, which readers do not tell apart.
-    """
+def check_names(names: Sequence[str]) -> None:
+    """Refuse a result without columns, or with two of one name, also if it differs in case."""
     if not names:
         raise QueryFailed("the query returned no columns: write a statement that ends with a SELECT")
     counts = Counter(map(str.casefold, names))
-    if unique and (repeated := [name for name in names if counts[name.casefold()] > 1]):
+    if repeated := [name for name in names if counts[name.casefold()] > 1]:
         raise ResultNotWritable(
             f"two columns are named {repeated[0]!r:.100}, perhaps in upper and lower case: give each a name of its own "
             "with AS"
@@ -52,18 +41,13 @@ def check_names(names: Sequence[str], *, unique: bool) -> None:
 
 
 def normalize_column(values: Sequence[Any], zone: tzinfo) -> Sequence[Any]:
-    """Return the values of a column as the types that formats write; see :func:`normalize`."""
     return values if _UNCHANGED.issuperset(map(type, values)) else [normalize(value, zone) for value in values]
 
 
 def normalize(value: Any, zone: tzinfo) -> Any:
-    """Return a value as one of the types that formats write.
+    """Return a value as one of the types that formats write, as its text if it has another; a timestamp in ``zone``.
 
-    These are None, bool, int, float, str, bytes, Decimal, date, time without a zone, datetime, and JSON as
-    :class:`msgspec.Raw`. A value of another type becomes its text.
-
-    :param zone: what a timestamp with a zone is converted to. One without a zone stays as it is.
-    :raises ResultNotWritable: an object has no text of its own.
+    They are None, bool, int, float, str, bytes, Decimal, date, datetime, time without a zone, and :class:`msgspec.Raw`.
     """
     kind = type(value)
     if kind in _UNCHANGED:
@@ -87,7 +71,6 @@ def normalize(value: Any, zone: tzinfo) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return an object of a driver as a value of Python, or its text."""
     for method in ("tolist", "read"):  # arrays and numbers of numpy; large objects
         convert = getattr(value, method, None)
         if callable(convert) and type(plain := convert()) is not type(value):  # a long double of numpy stays one

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.queries.connection import open_cursor
 from outbound_transfer.queries.errors import QueryFailed, describe_error
+from outbound_transfer.queries.export import open_cursor
 
 
 class MysqlConnector:

@@ -1,1 +1,0 @@
-"""The formats of results, one module each."""

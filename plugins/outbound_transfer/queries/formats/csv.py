@@ -36,10 +36,7 @@ _NUMBER: Final = re.compile(NUMBER)
 
 
 def write(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
-    """Write a result as CSV.
-
-    :param escape_formulas: put an apostrophe before what a spreadsheet would compute in a text or a column's name.
-    """
+    """Write a result, on request with an apostrophe before what a spreadsheet would compute in a text or a name."""
 
     def cells(values: Sequence[Any]) -> Sequence[Any]:
         kinds = set(map(type, values))
@@ -60,8 +57,7 @@ def write(result: Result, file: BinaryIO, *, escape_formulas: bool) -> None:
 def escape_formula(text: str) -> str:
     """Return a text in which no spreadsheet finds a formula, whichever separator it expects.
 
-    ``=1+1`` becomes ``'=1+1``, ``a;=1+1`` becomes ``a;'=1+1``, and ``-1`` stays. ``a;-1`` becomes ``a;'-1``, as a
-    spreadsheet that expects no commas goes on with the next text: ``-1,2+…``.
+    ``=1+1`` becomes ``'=1+1``, ``a;-1`` becomes ``a;'-1``, as the next text may go on with it; ``-1`` stays.
     """
     if not _NUMBER.fullmatch(text):
         text = _FORMULA.sub(r"\1'\2", text)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from types import NoneType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,17 +16,12 @@ import pyarrow.parquet as pq
 from outbound_transfer.queries.errors import ResultNotWritable
 from outbound_transfer.queries.values import Result, to_text
 
-#: Bytes of a row group: one for each batch would make a file of a million rows a sixth larger.
-_GROUP_BYTES: Final = 8 * 1024 * 1024
-
 
 def write(result: Result, file: BinaryIO) -> None:
     """Write a result as Parquet, compressed with Snappy.
 
     A driver does not say what a column holds, and a batch may hold nothing but NULLs. So all batches are first put into
     a temporary file, each with the types of its values.
-
-    :raises ResultNotWritable: integers and floats of a column have no common type that keeps their digits.
     """
     types, batches = [{pa.null()} for _ in result.columns], 0
     with tempfile.TemporaryFile() as spool:
@@ -39,14 +34,10 @@ def write(result: Result, file: BinaryIO) -> None:
         spool.seek(0)
         schema = pa.schema(list(zip(result.columns, map(_common_type, types), strict=True)))
         with pq.ParquetWriter(file, schema, compression="snappy") as writer:
-            group: list[pa.Table] = []
-            for remaining in reversed(range(batches)):
+            for _ in range(batches):
                 arrays = pickle.load(spool)  # noqa: S301  # what stands above
                 cast = [_cast_column(array, field) for array, field in zip(arrays, schema, strict=True)]
-                group.append(pa.Table.from_arrays(cast, schema=schema))
-                if not remaining or sum(table.nbytes for table in group) >= _GROUP_BYTES:
-                    writer.write_table(pa.concat_tables(group))
-                    group.clear()
+                writer.write_table(pa.Table.from_arrays(cast, schema=schema))
 
 
 def _to_array(values: Sequence[Any]) -> pa.Array:

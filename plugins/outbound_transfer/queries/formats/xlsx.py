@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from tempfile import TemporaryDirectory
@@ -42,14 +43,12 @@ class _AllDigits(float):
 def write(result: Result, file: BinaryIO) -> None:
     """Write a result as a workbook; what does not fit into a sheet goes on in the next, under the same header.
 
-    Texts are texts, never formulas or links. A cell has no zone, so a timestamp shows the time of its zone. Dates and
-    times keep milliseconds. What a spreadsheet would change is written as text.
-
-    :raises ResultNotWritable: a text does not fit into a cell as it is, or there are too many columns.
+    Texts are texts, never formulas or links. A timestamp shows the time of its zone. Dates and times keep milliseconds.
+    What a spreadsheet would change is written as text.
     """
     if len(result.columns) > MAX_COLUMNS:
         raise ResultNotWritable(f"a sheet has at most {MAX_COLUMNS:,} columns, not {len(result.columns):,}")
-    with TemporaryDirectory() as folder:  # the library leaves its files if it does not come to their end
+    with TemporaryDirectory() as folder, ExitStack() as stack:  # the library leaves its files after an error
         modes = {"constant_memory": True, "tmpdir": folder, "use_zip64": True, "remove_timezone": True}
         workbook = Workbook(file, modes)
         workbook.set_properties({"created": datetime(2000, 1, 1, tzinfo=UTC)})  # the same result makes the same bytes
@@ -62,25 +61,21 @@ def write(result: Result, file: BinaryIO) -> None:
 
         def new_sheet() -> Worksheet:
             sheet = workbook.add_worksheet()
+            stack.callback(sheet.row_data_fh.close)  # without packing what fails
             sheet.freeze_panes(1, 0)
             sheet.set_column(0, len(result.columns) - 1, 24)  # fits milliseconds, as a date that is cut shows nothing
             for column, name in enumerate(result.columns):
                 sheet.write_string(0, column, _checked(name, name), header)
             return sheet
 
-        try:
-            sheet, row = new_sheet(), 1
-            for values in (values for batch in result.batches for values in zip(*batch, strict=True)):
-                if row == MAX_SHEET_ROWS:
-                    sheet, row = new_sheet(), 1
-                for column, value in enumerate(values):
-                    if value is not None:
-                        _write_cell(sheet, row, column, value, styles, result.columns[column])
-                row += 1
-        except BaseException:
-            for each in workbook.worksheets():
-                each.row_data_fh.close()  # without packing millions of rows for nothing
-            raise
+        sheet = new_sheet()
+        for number, values in enumerate(values for batch in result.batches for values in zip(*batch, strict=True)):
+            row = number % (MAX_SHEET_ROWS - 1) + 1
+            if number and row == 1:
+                sheet = new_sheet()
+            for column, value in enumerate(values):
+                if value is not None:
+                    _write_cell(sheet, row, column, value, styles, result.columns[column])
         workbook.close()
 
 
@@ -99,8 +94,7 @@ def _write_cell(sheet: Worksheet, row: int, column: int, value: Any, styles: Map
         sheet.write_string(row, column, _checked(to_text(value), name))
 
 
-def _keeps_number(value: Any) -> bool:
-    """Whether a spreadsheet, which keeps 15 digits, keeps a number."""
+def _keeps_number(value: Any) -> bool:  # a spreadsheet has 15 digits
     is_float = isinstance(value, float)
     if value and not sys.float_info.min <= abs(value) < (math.inf if is_float else 10**15):
         return False
@@ -108,7 +102,6 @@ def _keeps_number(value: Any) -> bool:
 
 
 def _checked(text: str, name: str) -> str:
-    """Return a text that a cell holds as it is."""
     if len(text.encode("utf-16-le")) // 2 > MAX_CELL_LENGTH or _CHANGED.fullmatch(text):
         raise ResultNotWritable(
             f"column {name!r:.100} has a text that a cell of a workbook cuts or changes (of over {MAX_CELL_LENGTH:,} "
