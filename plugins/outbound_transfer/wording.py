@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-#: Invisible characters: controls, and marks that change the direction of text.
-_INVISIBLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+#: Invisible characters: controls, marks that change the direction of text, soft hyphens, tags, fillers, notation.
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U000110bd\U000110cd\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff\ud800-\udfff]"
+)
 
 #: Maximum characters of a redacted text.
 MAX_LENGTH: Final = 500
@@ -32,10 +36,17 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     line = _one_line(text[:100_000])  # which bounds the work
     # The longest first, as a secret may begin with another one. A short one is masked as a whole word only: a gap in an
     # ordinary word would reveal it. The cut comes last: a part of a secret is not recognized.
-    for secret in sorted(filter(None, map(_one_line, secrets)), key=len, reverse=True):
-        pattern = re.escape(secret) if len(secret) > 4 else rf"(?<!\w){re.escape(secret)}(?!\w)"
-        line = re.sub(pattern, "***", line)
+    forms = {form for secret in secrets for form in (_one_line(secret), _digits_of_phone(secret)) if form}
+    for form in sorted(forms, key=len, reverse=True):
+        pattern = re.escape(form) if len(form) > 4 else rf"(?<!\w){re.escape(form)}(?!\w)"
+        line = re.sub(pattern, "***", line, flags=re.IGNORECASE)  # case does not count in an answer
     return line[:MAX_LENGTH]
+
+
+def _digits_of_phone(text: str) -> str:
+    """Return a phone as the service reads it, without punctuation (service-api.md, R25); "" for any other text."""
+    digits = re.sub(r"\W", "", text)
+    return digits if digits.isdecimal() else ""
 
 
 def _one_line(text: str) -> str:

@@ -12,18 +12,14 @@ PHONE, ANSWER, KEY = "+1 (555) 867-5309", "Čapek's 7  swallows", "otk_5f1c09d2e
 SECRETS = (PHONE, ANSWER, KEY)
 
 
-@pytest.mark.parametrize("secret", SECRETS)
-def test_a_quoted_secret_is_masked(secret: str) -> None:
-    assert redact(f"The value '{secret}' is wrong, x{secret}y too", SECRETS) == "The value '***' is wrong, x***y too"
-
-
 def test_a_short_answer_is_masked_and_withholds_no_message_of_the_service() -> None:
     said = "The answer Rex is too short for Rexford Ltd."
     assert redact(said, ("Rex",)) == "The answer *** is too short for Rexford Ltd."
 
 
-def test_of_two_secrets_the_longer_one_is_masked_whole() -> None:
-    assert redact("cinnamon-heron", ("cinnamon", "cinnamon-heron")) == "***"
+@pytest.mark.parametrize("said", ["the number 15558675309 is not known", "čapek's 7 SWALLOWS is too long"])
+def test_a_secret_is_masked_in_the_form_in_which_the_service_reads_it(said: str) -> None:
+    assert redact(said, SECRETS).startswith(("the number *** is", "*** is"))
 
 
 @pytest.mark.parametrize("length", range(MAX_LENGTH - len(PHONE) - 2, MAX_LENGTH + 2))

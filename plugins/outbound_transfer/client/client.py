@@ -19,7 +19,7 @@ from outbound_transfer.client import errors, events, models, transport
 from outbound_transfer.client.errors import CallError, InvalidState, MalformedResponse, NotFound, RateLimited
 from outbound_transfer.client.models import Attached, File, Transfer, TransferPage, Upload, decode_transfer
 from outbound_transfer.client.new_transfer import NewTransfer
-from outbound_transfer.client.settings import Settings
+from outbound_transfer.client.settings import Settings, open_client
 from outbound_transfer.client.transport import Request, Response
 from outbound_transfer.wording import is_valid_unicode
 
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 MAX_PAGE_SIZE: Final = 100  # transfers (service-api.md, R59)
 MAX_EVENTS_PER_PAGE: Final = 1_000
 MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024  # a page is read as a whole, to be loaded completely or not at all
-MAX_CLOCK_ERROR: Final = 60.0  # seconds by which a clock is corrected at most
 MAX_DRAFTS: Final = 2  # creates that may end in doubt: each may leave a draft that nobody knows, gone in 30 days
 
 # Seconds between two attempts.
@@ -87,12 +86,7 @@ class Client:
         self.secrets = {settings.transfer_api_key, settings.event_api_key, *secrets}
         self._was_reached = False
         self.clock_difference: float | None = None  # seconds by which the service's clock is ahead, once it is known
-        self._http = transport.open_client(settings)
-
-    @property
-    def clock_ahead(self) -> float:
-        """Seconds by which the service's clock is ahead, at most a minute; 0 if it has not said its time."""
-        return min(max(self.clock_difference or 0.0, -MAX_CLOCK_ERROR), MAX_CLOCK_ERROR)
+        self._http = open_client(settings)
 
     # The transfer interface.
 
@@ -123,10 +117,10 @@ class Client:
 
         return self._repeat(Request("get", "GET", _path(transfer_id)), check)
 
-    def find_transfer(self, transfer_id: str) -> Transfer | None:
+    def find_transfer(self, transfer_id: str, decode: Callable[[bytes], Transfer] = decode_transfer) -> Transfer | None:
         """Return a transfer; None if the key sees none of this id, for example a discarded draft."""
         try:
-            return self.get_transfer(transfer_id)
+            return self.get_transfer(transfer_id, decode)
         except NotFound:
             return None
 
@@ -216,10 +210,6 @@ class Client:
         if self.settings.rehearses:
             raise errors.Rehearsed("The connection rehearses: nothing is sent")
 
-    def send_transfer(self, transfer_id: str) -> Transfer:
-        """Send a draft; see :meth:`send_once`."""
-        return self.retry("send", lambda _: self.send_once(transfer_id))
-
     # The event feed.
 
     def read_events(self, *, cursor: int = 0, limit: int = MAX_EVENTS_PER_PAGE) -> events.Page:
@@ -232,8 +222,6 @@ class Client:
         """Read the feed at an invalid cursor: 400 if the key is valid, else 401; does not use up the rate."""
         params = {"cursor": "none", "limit": "1"}
         self._repeat(Request("events", "GET", "/v1/events", params=params, is_feed=True), lambda _: None)
-
-    # How.
 
     def retry(self, operation: str, attempt: Callable[[bool], T], max_in_doubt: int | None = None) -> T:
         """Repeat an attempt, of one call or several, while its error is transient, within the policy.

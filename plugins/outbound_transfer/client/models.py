@@ -274,6 +274,4 @@ class Attached(NamedTuple):
 
     file: File
     is_new: bool
-    is_doubtful: (
-        bool  # an earlier attempt of this call ended without a response: it may have attached the file, or will
-    )
+    is_doubtful: bool  # whether an earlier attempt of this call got no response: it may attach the file even now

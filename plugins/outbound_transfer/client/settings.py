@@ -1,19 +1,30 @@
-"""Settings of one account: the service's address, keys and timeout."""
+"""Settings of one account: the service's address, keys and timeout; and the HTTP client with them."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import ssl
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from outbound_transfer import __version__
 from outbound_transfer.client.errors import InvalidSettings
 
 DEFAULT_TIMEOUT: Final = 60.0
 MAX_TIMEOUT: Final = 3_600.0  # as in the connection form; sockets refuse much longer ones
+
+_HEADERS: Final = {
+    "Accept": "application/json, application/x-ndjson",
+    "Accept-Encoding": "identity",  # so that a small response cannot decompress into a huge one
+    "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
+}
 
 
 @dataclass(frozen=True)
@@ -77,3 +88,36 @@ class Settings:
         if not re.fullmatch("[!-~]+", key):
             raise InvalidSettings(f"{where} contains characters that no key contains, such as a space or a line break")
         return key
+
+
+def open_client(settings: Settings) -> httpx.Client:
+    """:raises InvalidSettings: a variable of the environment is unusable."""
+    url = httpx.URL(settings.base_url)
+    proxies = {} if proxy_bypass(url.netloc.decode()) else getproxies()
+    proxy = proxies.get(url.scheme, proxies.get("all"))
+    try:
+        return httpx.Client(
+            base_url=url,
+            timeout=settings.timeout,
+            verify=settings.verify and url.scheme == "https" and _tls_context(os.environ.get("SSL_CERT_FILE")),
+            headers=_HEADERS,
+            # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            proxy=proxy if proxy is None or "://" in proxy else f"http://{proxy}",
+            # httpx refuses a NO_PROXY with ranges of IPv6, and proxies of other schemes that it has no package for.
+            trust_env=False,
+        )
+    except OSError as error:
+        raise InvalidSettings(
+            f"the environment variable SSL_CERT_FILE names certificates that cannot be read: {error.strerror or error}"
+        ) from None
+    except (ValueError, ImportError, httpx.InvalidURL):
+        raise InvalidSettings(
+            "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is not the address of a proxy, "
+            "such as http://proxy.example.com:3128"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _tls_context(_certificates: str | None) -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # which takes longer than a call, as it loads all certificates

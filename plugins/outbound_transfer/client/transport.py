@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import ssl
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 import msgspec
 
-from outbound_transfer import __version__
 from outbound_transfer.client import errors
-from outbound_transfer.client.errors import CallError, InvalidSettings, MalformedResponse
+from outbound_transfer.client.errors import CallError, MalformedResponse
 from outbound_transfer.client.models import Upload
 from outbound_transfer.client.new_transfer import attachment
 from outbound_transfer.client.settings import Settings
@@ -28,18 +23,15 @@ from outbound_transfer.wording import redact
 
 T = TypeVar("T")
 
-_HEADERS: Final = {
-    "Accept": "application/json, application/x-ndjson",
-    "Accept-Encoding": "identity",  # so that a small response cannot decompress into a huge one
-    "User-Agent": f"airflow-provider-outbound-transfer/{__version__}",
-}
-
 #: Raised by msgspec for unexpected bytes or JSON, and for JSON that is nested too deeply.
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 #: Statuses with far-reaching conclusions: the key is rejected, the transfer is missing, the send was already applied.
 #: The service adds an error object to every error (service-api.md, R15); without it, a proxy or gateway has responded.
 _CONCLUSIVE_STATUSES: Final = frozenset(range(400, 500)) - {400, 411, 413, 429}
+
+#: How a code of the service looks, also a new one; gateways that write JSON have words of HTTP: "Not Found".
+_CODE: Final = re.compile("[a-z0-9_]+")
 
 _ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
 
@@ -68,39 +60,6 @@ class Response(NamedTuple):
 
 #: Surrounds each attempt; within it, the status is passed to what it yields, once a complete response arrived.
 AttemptHook: TypeAlias = Callable[[Request], AbstractContextManager[Callable[[int], object]]]
-
-
-def open_client(settings: Settings) -> httpx.Client:
-    """:raises InvalidSettings: a variable of the environment is unusable."""
-    url = httpx.URL(settings.base_url)
-    proxies = {} if proxy_bypass(url.netloc.decode()) else getproxies()
-    proxy = proxies.get(url.scheme, proxies.get("all"))
-    try:
-        return httpx.Client(
-            base_url=url,
-            timeout=settings.timeout,
-            verify=settings.verify and url.scheme == "https" and _tls_context(os.environ.get("SSL_CERT_FILE")),
-            headers=_HEADERS,
-            # The service uses none (service-api.md, R6); one that a response sets would be sent with each later call.
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            proxy=proxy if proxy is None or "://" in proxy else f"http://{proxy}",
-            # httpx refuses a NO_PROXY with ranges of IPv6, and proxies of other schemes that it has no package for.
-            trust_env=False,
-        )
-    except OSError as error:
-        raise InvalidSettings(
-            f"the environment variable SSL_CERT_FILE names certificates that cannot be read: {error.strerror or error}"
-        ) from None
-    except (ValueError, ImportError, httpx.InvalidURL):
-        raise InvalidSettings(
-            "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is no address of a proxy, such "
-            "as http://proxy.example.com:3128"
-        ) from None
-
-
-@lru_cache(maxsize=1)
-def _tls_context(_certificates: str | None) -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # which takes longer than a call, as it loads all certificates
 
 
 def send(
@@ -185,19 +144,17 @@ def _error_from(request: Request, response: Response, secrets: Iterable[str]) ->
             f"{request.operation}: redirects (status {status}) are not followed, "
             "because the key must not leave the connection's own address. Check the connection's host."
         )
-    try:
-        payload = msgspec.json.decode(response.body, type=_ErrorObject)
-    except _DECODE_ERRORS:
-        payload = _ErrorObject()  # errors of the feed have no documented body (R49), and proxies respond with HTML
-    is_of_a_proxy = not payload.error and not request.is_feed
+    payload = _decode_error(response.body)
+    is_documented = (status, payload.error) in errors.BY_CODE
+    # A documented code stays, even if a word of it equals a secret.
+    code = payload.error if is_documented else redact(payload.error, secrets)
+    message = redact(payload.message or "", secrets)
+    is_of_a_proxy = not (is_documented or request.is_feed or _is_of_the_service(status, payload))
     if is_of_a_proxy and status in _CONCLUSIVE_STATUSES:
         return MalformedResponse(
-            f"{request.operation}: status {status} without the service's error object: "
+            f"{request.operation}: status {status} without the service's error object{code and f' ({code})'}: "
             "a proxy or gateway responded in its place. Check the connection's host and the proxies on the way."
         )
-    # A documented code stays, even if a word of it equals a secret.
-    code = payload.error if (status, payload.error) in errors.BY_CODE else redact(payload.error, secrets)
-    message = redact(payload.message or "", secrets)
     if request.upload:
         message = f"{request.upload.name!r}: {message}"
     elif status == 404:  # its advice is about the id
@@ -207,6 +164,18 @@ def _error_from(request: Request, response: Response, secrets: Iterable[str]) ->
     error = errors.error_of(status, code, message, retry_after)
     error.in_doubt |= is_of_a_proxy  # which cannot know whether the service applied the call
     return error
+
+
+def _decode_error(body: bytes) -> _ErrorObject:
+    try:
+        return msgspec.json.decode(body, type=_ErrorObject)
+    except _DECODE_ERRORS:  # errors of the feed have no documented body (R49), and proxies respond with HTML
+        return _ErrorObject()
+
+
+def _is_of_the_service(status: int, payload: _ErrorObject) -> bool:
+    """Return whether an undocumented code is a new one. That a key is refused or a transfer gone, no new code says."""
+    return status not in (401, 404) and payload.message is not None and bool(_CODE.fullmatch(payload.error))
 
 
 def parse_retry_after(value: str | None, *, date: str | None = None) -> float | None:

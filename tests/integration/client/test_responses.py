@@ -35,7 +35,6 @@ FINAL = {
     (403, "new_code"): (errors.Forbidden, "administrator"),
     (409, "new_code"): (errors.Conflict, ""),
     (418, "teapot"): (errors.InvalidRequest, ""),
-    (404, "rate_limited"): (errors.NotFound, ""),
     (403, "transfer_limit_reached"): (errors.Forbidden, ""),
     (409, "no_credit"): (errors.Conflict, ""),
 }
@@ -100,13 +99,31 @@ def test_another_transfer_than_was_asked_for_is_not_believed(wire: Callable[...,
         wire(transfer("other")).hook.get_transfer("t")
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>Sign in</html>", b'{"detail": "Not Found"}', b'{"error": ""}', b"[]"])
-@pytest.mark.parametrize("status", [401, 403, 404, 409])
+GATEWAYS = [
+    b"",
+    b"<html>Sign in</html>",
+    b'{"detail": "Not Found"}',
+    b'{"error": ""}',
+    b"[]",
+    b'{"timestamp": "2026-11-28T20:00:00Z", "error": "Not Found", "message": "", "path": "/v1"}',
+    b'{"error": "conflict"}',
+]
+
+
+@pytest.mark.parametrize("body", GATEWAYS)
+@pytest.mark.parametrize("status", [401, 403, 404, 408, 409])
 def test_the_sign_in_page_of_a_proxy_is_not_taken_for_a_refusal(
     wire: Callable[..., Wire], status: int, body: bytes
 ) -> None:
     service = wire(said(body, f"{status} No"), transfer())
     assert service.hook.get_transfer("t").status == "pending"
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "invalid_token"), (404, "rate_limited")])
+def test_that_a_key_is_refused_or_a_transfer_gone_is_believed_of_documented_codes_alone(
+    wire: Callable[..., Wire], status: int, code: str
+) -> None:
+    assert wire(refusal(status, code), transfer()).hook.get_transfer("t").status == "pending"
 
 
 def test_a_status_and_fields_of_tomorrow_are_read(wire: Callable[..., Wire]) -> None:

@@ -165,20 +165,10 @@ def test_a_malformed_line_is_stored_raw_beside_the_valid_ones() -> None:
 @pytest.mark.parametrize(
     "tail",
     [
-        b"<html>",
-        b'{"event_id":"e',
-        b'{"a":NaN}}',
-        b'{"a":NaN},',
-        b'{"a":[NaN}',
-        b"[NaN]",
-        b'{"a":"}',
-        b'[1, {"a":',
-        b'"abc',
-        b"\xe2\x82",
-        b"{}x",
-        b"tru",
+        b"<html>", b'{"event_id":"e', b'{"a":NaN}}', b'{"a":NaN},', b'{"a":[NaN}', b"[NaN]", b'{"a":"}',
+        b'[1, {"a":', b'"abc', b"\xe2\x82", b"{}x", b"tru",
     ],
-)
+)  # fmt: skip
 def test_a_last_line_that_is_cut_off_refuses_the_page(tail: bytes) -> None:
     with pytest.raises(MalformedResponse, match="cut off"):
         page(line() + b"\n" + tail)
@@ -222,25 +212,13 @@ def test_an_invalid_event_is_rejected_with_the_reason(body: bytes, said: str) ->
 @pytest.mark.parametrize(
     "headers",
     [
-        {"x_next_cursor": None},
-        {"x_next_cursor": ""},
-        {"x_next_cursor": "4.0"},
-        {"x_next_cursor": "-6"},
-        {"x_next_cursor": "+6"},
-        {"x_next_cursor": "0x6"},
-        {"x_next_cursor": "\u0666"},
-        {"x_next_cursor": "6, 6"},
-        {"x_next_cursor": "2"},
-        {"x_next_cursor": str(MAX_CURSOR + 1)},
-        {"x_next_cursor": "9" * 5_000},
-        {"x_has_more": None},
-        {"x_has_more": "maybe"},
-        {"x_has_more": "1"},
-        {"content_type": None},
-        {"content_type": "text/html"},
-        {"content_type": "application/json"},
+        {"x_next_cursor": None}, {"x_next_cursor": ""}, {"x_next_cursor": "4.0"}, {"x_next_cursor": "-6"},
+        {"x_next_cursor": "+6"}, {"x_next_cursor": "0x6"}, {"x_next_cursor": "\u0666"},
+        {"x_next_cursor": "6, 6"}, {"x_next_cursor": "2"}, {"x_next_cursor": str(MAX_CURSOR + 1)},
+        {"x_next_cursor": "9" * 5_000}, {"x_has_more": None}, {"x_has_more": "maybe"}, {"x_has_more": "1"},
+        {"content_type": None}, {"content_type": "text/html"}, {"content_type": "application/json"},
     ],
-)
+)  # fmt: skip
 def test_a_page_with_invalid_headers_is_rejected(headers: dict[str, str | None]) -> None:
     with pytest.raises(MalformedResponse):
         page(line(), cursor=3, **headers)
@@ -262,23 +240,13 @@ def test_a_line_of_fifty_megabytes_is_an_event_like_any_other() -> None:
 @pytest.mark.parametrize(
     ("data", "needs_raw"),
     [
-        ('"\\ud83d\\ude00"', False),
-        ('"\\\\u0041"', False),
-        ('{"a":[{"b":1},{"b":2}]}', False),
-        ("1.7e308", False),
-        ('"\\ud83d"', True),
-        ('"\\u0000"', True),
-        ('[{"b":1,"b":2}]', True),
-        ("-1e400", True),
-        ("1e-300", False),
-        ("1E+00000000000000000005", False),
-        ("1e-20000", True),
-        ("[0e-20000]", True),
-        ("0e99999999999", True),
-        ("1." + "1" * 20_000, True),
+        ('"\\ud83d\\ude00"', False), ('"\\\\u0041"', False), ('{"a":[{"b":1},{"b":2}]}', False),
+        ("1.7e308", False), ('"\\ud83d"', True), ('"\\u0000"', True), ('[{"b":1,"b":2}]', True),
+        ("-1e400", True), ("1e-300", False), ("1E+00000000000000000005", False), ("1e-20000", True),
+        ("[0e-20000]", True), ("0e99999999999", True), ("1." + "1" * 20_000, True),
         ("-0." + "0" * 20_000, True),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_a_json_column_cannot_store_is_stored_raw(data: str, needs_raw: bool) -> None:
     line = f'{{"event_id":"e","type":"t","data":{data}}}'
     (event,) = page(line.encode() + b"\n").events

@@ -253,13 +253,10 @@ def test_an_invalid_row_hides_no_other(rows: list[Any]) -> None:
 
 #: As they are in JSON, and what becomes of them; None: whatever it is, it can be stored.
 TEXTS_OF_OTHERS: list[tuple[bytes, str | None]] = [
-    (rb"half \ud800", "half \ufffd"),
-    (rb"\ud83d\ude00 whole", "\U0001f600 whole"),
-    (rb"\udc00\ud83d", "\ufffd\ufffd"),
-    (b"\xff", "\ufffd"),
-    (b"\xed\xa0\x80", None),
+    (rb"half \ud800", "half \ufffd"), (rb"\ud83d\ude00 whole", "\U0001f600 whole"),
+    (rb"\udc00\ud83d", "\ufffd\ufffd"), (b"\xff", "\ufffd"), (b"\xed\xa0\x80", None),
     (b"tab\tand \x01", "tab\tand \x01"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "becomes"), TEXTS_OF_OTHERS, ids=repr)

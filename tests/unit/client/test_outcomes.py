@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.models import KNOWN_STATUSES, Recipient, Transfer, TransferOutcome, describe, to_result
-from outbound_transfer.waiting.wait import FAIL, OUTCOMES, SUCCEED, Rules
+from outbound_transfer.waiting.wait import OUTCOMES, SUCCEED, Rules
 
 EXPIRED, CANCELED, DONE, ON = "on_expired", "on_canceled", SUCCEED, None
 
@@ -44,29 +44,8 @@ def test_every_status_under_every_rule(
     assert rules.outcome_of(transfer(status, somebody, False)) is choices.get(expected, expected)  # type: ignore[call-overload]
 
 
-def test_by_default_only_a_full_pickup_is_a_success() -> None:
-    outcomes = {status: Rules().outcome_of(transfer(status, True, False)) for status in TABLE}
-    assert {status: outcome for status, outcome in outcomes.items() if outcome} == {
-        "complete": SUCCEED,
-        "canceled": FAIL,
-        "expired": FAIL,
-    }
-
-
 def test_the_known_statuses_are_the_documents() -> None:
     assert set(KNOWN_STATUSES) == set(TABLE) - {"unknown", "of_tomorrow"}
-
-
-@pytest.mark.parametrize(
-    ("picked_up", "said"),
-    [
-        ((True,), "transfer t is partial: picked up by 1 of 1"),
-        ((True, False), "transfer t is partial: picked up by 1 of 2; not by 1@example.com"),
-        ((), "transfer t is partial: picked up by 0 of 0"),
-    ],
-)
-def test_the_story_says_who_is_missing(picked_up: tuple[bool, ...], said: str) -> None:
-    assert describe(transfer("partial", *picked_up)) == said
 
 
 def test_the_story_stays_short() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from outbound_transfer.client.client import (
     MAX_BACKOFF,
     MAX_FIRST_ATTEMPTS,
-    MAX_RETRY_AFTER,
     MIN_DELAY,
     RATE_LIMIT_DELAY,
     SLOT_INTERVAL,
@@ -20,7 +19,6 @@ from outbound_transfer.client.client import (
 )
 from outbound_transfer.client.errors import (
     CallError,
-    InvalidRequest,
     NoResponse,
     NotConnected,
     RateLimited,
@@ -107,21 +105,6 @@ def test_a_wait_is_as_long_as_the_service_asks_and_at_most_a_second_more(errors:
             assert MIN_DELAY <= wait <= MAX_BACKOFF
         else:
             assert max(asked, MIN_DELAY) <= wait <= max(asked, MIN_DELAY) + 1
-
-
-def test_a_longer_wait_than_ten_minutes_is_left_to_the_tasks_retries() -> None:
-    error = RateLimited(429, "rate_limited", retry_after=MAX_RETRY_AFTER + 1)
-    assert run([error], RetryPolicy()) == (error, [], 1)
-
-
-def test_an_error_that_stays_is_not_repeated() -> None:
-    error = InvalidRequest(400, "invalid_request")
-    assert run([error], RetryPolicy()) == (error, [], 1)
-
-
-def test_a_call_that_may_leave_duplicates_ends_in_doubt_twice_at_most() -> None:
-    errors: list[CallError] = [NoResponse("1"), NoResponse("2"), NoResponse("3")]
-    assert run(errors, RetryPolicy(), max_in_doubt=2)[2] == 2
 
 
 def test_a_wrong_address_fails_within_seconds() -> None:

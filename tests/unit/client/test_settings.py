@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client import transport
+from outbound_transfer.client import settings as client_settings
 from outbound_transfer.client.errors import InvalidSettings
-from outbound_transfer.client.transport import open_client
+from outbound_transfer.client.settings import open_client
 from outbound_transfer.hooks.connection import settings_from_connection
 from outbound_transfer.links.transfer import link_to
 
@@ -144,8 +144,8 @@ def test_settings_show_no_key() -> None:
     ("variable", "value", "said"),
     [
         ("HTTPS_PROXY", "ftp://proxy", r"a proxy variable of the environment \(HTTPS_PROXY, "),
-        ("HTTPS_PROXY", "http://proxy:x", "is no address of a proxy, such as"),
-        ("ALL_PROXY", "socks://proxy:1080", "is no address of a proxy, such as"),
+        ("HTTPS_PROXY", "http://proxy:x", "is not the address of a proxy"),
+        ("ALL_PROXY", "socks://proxy:1080", "is not the address of a proxy"),
         ("SSL_CERT_FILE", "/not/there.pem", "SSL_CERT_FILE names certificates that cannot be read: No such file"),
     ],
 )
@@ -175,7 +175,7 @@ def test_certificates_are_loaded_once_for_each_value_of_the_variables(monkeypatc
         loaded.append(os.environ.get("SSL_CERT_FILE"))
         return ssl.create_default_context()
 
-    transport._tls_context.cache_clear()
+    client_settings._tls_context.cache_clear()
     monkeypatch.setattr(httpx, "create_ssl_context", load)
     for file in ("a.pem", "b.pem"):
         monkeypatch.setenv("SSL_CERT_FILE", file)
@@ -183,5 +183,5 @@ def test_certificates_are_loaded_once_for_each_value_of_the_variables(monkeypatc
             open_client(settings_of()).close()
     open_client(settings_of({"verify": False})).close()
     open_client(settings_of(host="http://h")).close()
-    transport._tls_context.cache_clear()
+    client_settings._tls_context.cache_clear()
     assert loaded == ["a.pem", "b.pem"]
