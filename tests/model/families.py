@@ -601,19 +601,21 @@ class Skipping(World):
 
 
 def skipped(world: Skipping) -> Iterator[Schedule]:
-    """A task that attached files to a draft is skipped after a clear."""
+    """A task that attached files to a draft is skipped after a clear of all tasks, or of all but the first."""
 
-    def run(at: int) -> World:
+    def run(at: int, tasks: tuple[str, ...]) -> World:
         world.skips = False
         begin(world, {at: kill}, 1)
         world.instance("attach:B").state = "skipped"
         world.files.pop("B", None)
         world.skips = True
+        world.clear(*tasks)
+        world.run(*tasks)
         world.finish()
         return world
 
     world.skips = False
-    yield from every(run, range(1, send_of(world)))
+    yield from every(run, range(1, send_of(world)), [("create", "attach:A", "send"), ("attach:A", "send"), ("send",)])
 
 
 def skipped_in_doubt(world: Skipping) -> Iterator[Schedule]:

@@ -14,7 +14,7 @@ from unittest import mock
 
 from model.families import families, sample
 from outbound_transfer.client import client
-from outbound_transfer.delivery import approve, attempt, decision, delivery, draft, row
+from outbound_transfer.delivery import approve, attempt, decision, delivery, draft, row, sent
 from outbound_transfer.files import attached
 
 
@@ -69,6 +69,7 @@ MODULES = SimpleNamespace(
     delivery=delivery,
     draft=draft,
     row=row,
+    sent=sent,
     attached=attached,
 )
 
@@ -100,7 +101,7 @@ row.require_draft: another draft is as good
     memory.transfer_id != transfer_id or ->
 row.require_draft: any phase is as good
     or memory.phase not in phases ->
-draft.changed_files: an incomplete transfer is returned
+sent.changed_files: an incomplete transfer is returned
     if not entries or any(entry.is_open for entry in entries): -> if False:
 delivery.Delivery._check_returned: files are not compared after a clear
     memory.asked != self.attempt.by.asked -> False
@@ -172,16 +173,18 @@ draft.Sending._begin: it is not stored that a send begins
     self._row.put(version, replace(memory, phase=Phase.SENDING)) -> True
 draft.Sending._begin: what is gone may be sent
     if not transfer.is_draft: -> if False:
-draft.Sending._without_skipped: an open entry is no reason to wait
-    for who in memory.entries.keys() - entries.keys(): -> for who in ():
-draft.Sending._without_skipped: a skipped task is left out with its files
-    and not memory.entries[who].files ->
-draft.Sending._without_skipped: a skipped task is waited for
-    state in LEFT_OUT -> False
+draft.without_skipped: an open entry is no reason to wait
+    elif entry.is_open: -> elif False:
+draft.without_skipped: a skipped task is left out with its files
+    and not entry.files ->
+draft.without_skipped: what a task has attached is sent, though it is skipped this time
+    (entry.is_open or attempt.by.clear_number) -> entry.is_open
+draft.without_skipped: a skipped task is waited for
+    if state in LEFT_OUT and not entry.files: -> if False:
 draft.require_attached: the files are not compared
     held != meant -> False
 row.Row.require_no_twin: twins are not looked for
-    if twin := self.rows.find_twin(self.key, self.memory.twin(), started): -> if twin := "":
+    if twin := self.rows.find_twin([self.key, *self.memory.siblings], self.memory.twin(), started): -> if twin := "":
 delivery._claim: an owner at work is overtaken
     attempt.is_at_work(memory.owner, has_handed_on=handed_on) -> False
 row.Memory.emptied: a new draft needs no approval

@@ -7,7 +7,7 @@ raises :class:`Killed`. An effect is a request (before it arrives, and after it)
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -19,7 +19,7 @@ from unittest import mock
 import msgspec
 
 from model.service import Service, Stored
-from outbound_transfer.client import transport
+from outbound_transfer.client import client, transport
 from outbound_transfer.client.client import Client, RetryPolicy
 from outbound_transfer.client.errors import CallError, OutboundTransferError, SourceMissing
 from outbound_transfer.client.models import Transfer
@@ -93,8 +93,8 @@ class ModelRows(InMemoryRows):
     def find(self, transfer_id: str) -> Any:
         return self.world.statement(lambda: super(ModelRows, self).find(transfer_id))
 
-    def find_twin(self, key: str, twin: str, run_started: str) -> Any:
-        return self.world.statement(lambda: super(ModelRows, self).find_twin(key, twin, run_started))
+    def find_twin(self, own: Collection[str], twin: str, run_started: str) -> Any:
+        return self.world.statement(lambda: super(ModelRows, self).find_twin(own, twin, run_started))
 
     def put(self, key: str, version: int, row: Any, kept: Any = None) -> Any:
         def put() -> bool:
@@ -551,6 +551,6 @@ def simulated() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(transport, "send", send))
-        stack.enter_context(mock.patch.object(transport, "open_client", return_value=None))
+        stack.enter_context(mock.patch.object(client, "open_client", return_value=None))
         stack.enter_context(mock.patch.object(draft, "time", CLOCK))
         yield

@@ -16,11 +16,6 @@ SCHEME: Final = "outbound-transfer"
 LOADED_ALIAS = AssetAlias("outbound_transfer_loaded")
 
 
-def account_namespace(account: str) -> str:
-    """Return the namespace of an account's datasets."""
-    return f"{SCHEME}://{account}"
-
-
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Refuse an asset's address without an account or a path; Airflow calls it for our scheme."""
     if not uri.netloc or not uri.path.strip("/"):

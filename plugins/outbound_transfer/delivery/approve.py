@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, DraftInUse, WrongTransfer
 from outbound_transfer.delivery.attempt import StaleTry
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.draft import require_attached, require_closed
+from outbound_transfer.delivery.draft import require_attached, require_closed, without_skipped
 from outbound_transfer.delivery.row import AGAIN, APPROVED, REJECTED, Approval, is_of, require_draft
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def ask(client: Client, row: Row, transfer_id: str, attempt: Attempt) -> Transfe
 
     :return: the draft, to show it; or the answer that an earlier attempt has stored.
     """
-    asked = attempt.by.asked_since_clear
+    asked = attempt.by.asked
 
     def asking(memory: Memory) -> Memory:
         require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING)
@@ -52,7 +52,7 @@ def ask(client: Client, row: Row, transfer_id: str, attempt: Attempt) -> Transfe
         raise AlreadyDelivered(f"Transfer {transfer_id} was sent before anybody approved it. Nobody is asked.")
     if memory.phase is Phase.SENDING:
         raise DraftInUse(f"A send of draft {transfer_id} is under way, or in doubt: nobody is asked about it")
-    require_attached(memory, transfer)
+    require_attached(row.change(lambda each: without_skipped(each, attempt)), transfer)
     row.require_no_twin(attempt)
     return approval if approval and approval.state else transfer
 
@@ -94,7 +94,7 @@ def _change(row: Row, transfer_id: str, attempt: Attempt, change: Callable[[Memo
 
     def changed(memory: Memory) -> Memory:
         require_draft(memory, transfer_id, Phase.HANDED_ON)
-        if memory.approval is None or memory.approval.asked != attempt.by.asked_since_clear:
+        if memory.approval is None or memory.approval.asked != attempt.by.asked:
             raise StaleTry("This task was cleared since, and asks again: this attempt stops")
         return replace(memory, approval=change(memory, memory.approval))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from airflow.sdk import Context
@@ -70,13 +70,11 @@ class TaskTry(NamedTuple):
 
     @property
     def asked(self) -> tuple[str, str, int]:
-        """Stays the same in a retry; a clear of the task changes it, unless ``max_tries`` comes out equal."""
-        return task_name(self.task), self.run_started_at, self.max_tries
+        """Stays the same in a retry and a clear of other tasks; a clear of the task changes it.
 
-    @property
-    def asked_since_clear(self) -> tuple[str, str, int, int]:
-        """Stays the same in a retry; a clear of this or another task of the run changes it."""
-        return (*self.asked, self.clear_number)
+        ``max_tries`` grows by each clear, unless the task's retries were lowered meanwhile.
+        """
+        return task_name(self.task), self.run_started_at, self.max_tries
 
     def check_newest(self, run_started_at: str, try_number: int) -> None:
         """Check that no later attempt has begun. A deleted task instance of a cleared run begins with try 1."""
@@ -139,13 +137,11 @@ def find_state(context: Context, dag_id: str, run_id: str, task_id: str, map_ind
 def _has_removed_tasks(context: Context) -> bool:
     """Return whether the run has a task that its Dag no longer has."""
     ti, task_ids = context["ti"], list(context["dag"].task_ids)
-    parts = [task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS)]
-
-    def count(task_ids: list[str] | None = None) -> int:
-        return int(ti.get_ti_count(dag_id=ti.dag_id, run_ids=[ti.run_id], task_ids=task_ids))
+    count = partial(ti.get_ti_count, dag_id=ti.dag_id, run_ids=[ti.run_id])
 
     def are_fewer() -> bool:
-        return sum(map(count, parts)) < count()
+        parts = (task_ids[at : at + _MAX_TASK_IDS] for at in range(0, len(task_ids), _MAX_TASK_IDS))
+        return sum(count(task_ids=part) for part in parts) < count()
 
     return are_fewer() and are_fewer()  # twice, as the scheduler may expand a mapped task between two counts
 

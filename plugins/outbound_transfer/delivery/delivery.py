@@ -25,16 +25,9 @@ from outbound_transfer.client.models import Transfer, identity_of
 from outbound_transfer.client.new_transfer import NewTransfer
 from outbound_transfer.delivery.attempt import Attempt, describe
 from outbound_transfer.delivery.decision import UNSENT, Act, Known, Phase, Refuse, Seen, decide
-from outbound_transfer.delivery.draft import (
-    DraftOutdated,
-    Filling,
-    FindSources,
-    Sending,
-    changed_files,
-    check_sent,
-    reused_id,
-)
+from outbound_transfer.delivery.draft import DraftOutdated, Filling, Sending, reused_id
 from outbound_transfer.delivery.row import Memory, Row, hash_of, is_of
+from outbound_transfer.delivery.sent import FindSources, changed_files, check_sent
 from outbound_transfer.delivery.shown import show
 from outbound_transfer.files.sources import Source
 from outbound_transfer.observability import metrics
@@ -54,6 +47,7 @@ class Order:
     is_outdated: Callable[[], bool] = bool  # called before each attempt at the send: whether to make another draft
     sends: bool = True  # this task sends the draft that it has filled
     chosen: Sequence[str] = ()  # digests of those addresses of another transfer; see RedeliverFilesOperator
+    siblings: Sequence[str] = ()  # as those of Memory
 
     def digests(self, salt: str) -> dict[str, str]:
         """Return a short digest of each argument that a draft is made from; none of phones and the answer."""
@@ -213,6 +207,7 @@ class Delivery:
             security=order.new.security or "",
             is_rehearsal=client.settings.rehearses,
             chosen=order.chosen,
+            siblings=order.siblings,
         )
         self._show(transfer)
         log.info("Created draft %s for %s", transfer.id, pluralize(len(order.new.recipients), "recipient"))

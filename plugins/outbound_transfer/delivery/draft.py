@@ -12,25 +12,23 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from outbound_transfer.client import errors
 from outbound_transfer.client.client import Client
 from outbound_transfer.client.models import File, Transfer
-from outbound_transfer.delivery.attempt import LEFT_OUT, StaleTry, describe
+from outbound_transfer.delivery.attempt import LEFT_OUT, Attempt, StaleTry, describe
 from outbound_transfer.delivery.decision import Phase, Seen
 from outbound_transfer.delivery.row import AGAIN, REJECTED, Entry, Memory, Row, is_of, require_draft
-from outbound_transfer.files.attached import Held, Taken, Uploads, describe_differences, shorten
+from outbound_transfer.delivery.sent import FindSources, changed_files, check_sent
+from outbound_transfer.files.attached import Held, Taken, Uploads, shorten
 from outbound_transfer.files.sources import Source
 from outbound_transfer.observability import metrics
 
 if TYPE_CHECKING:
     from outbound_transfer.delivery.delivery import Delivery
-
-#: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
-FindSources: TypeAlias = Callable[..., Sequence[Source]]
 
 _SAVE_INTERVAL: Final = 1.0  # seconds between two times at which the files attached so far are stored
 
@@ -75,7 +73,7 @@ class Filling:
             self._client.remove_file(self._id, file.id, self._check_own)
             log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
         self.files = begun | keeps
-        taken = {name: _taken(before[name], held.get(name)) for name in begun if name in before}
+        taken = _taken({name: before[name] for name in begun if name in before}, held)
         try:
             uploads = Uploads(self._client, self._id, self._on_attached, taken, self._check_own)
             uploads.attach([wanted[name] for name in begun], max_parallel)
@@ -168,8 +166,10 @@ class Filling:
         return replace(memory, entries={**memory.entries, self._who: entry})
 
 
-def _taken(before: Held | None, now: File | None) -> Taken:
-    return Taken(now.id if now else "", is_doubtful=before is None or before.is_doubtful)
+def _taken(before: Mapping[str, Held | None], held: Mapping[str, File]) -> dict[str, Taken]:
+    """Return the names of which an earlier attempt has begun an upload."""
+    ids = {name: file.id for name, file in held.items()}
+    return {name: Taken(ids.get(name, ""), each is None or each.is_doubtful) for name, each in before.items()}
 
 
 class DraftOutdated(Exception):
@@ -221,7 +221,7 @@ class Sending:
                 return transfer
             if self._is_outdated():
                 raise DraftOutdated
-            memory = self._without_skipped(memory)
+            memory = without_skipped(memory, self._delivery.attempt)
             require_attached(memory, transfer)
             if memory.is_rehearsal:
                 raise errors.Rehearsed("The draft was made by a rehearsal: it is not sent")
@@ -237,23 +237,36 @@ class Sending:
             raise errors.DraftChanged(f"The service no longer shows draft {self._id}. {AGAIN}")
         return self._delivery.known()
 
-    def _without_skipped(self, memory: Memory) -> Memory:
-        """Leave out the entries of tasks that attached to an earlier draft, and are skipped this time, or gone."""
-        entries = {who: entry for who, entry in memory.entries.items() if not entry.is_open}
-        for who in memory.entries.keys() - entries.keys():
-            state = self._delivery.attempt.state_of(who)
-            if state in LEFT_OUT and not memory.entries[who].files:
-                continue
-            if state in ("failed", "upstream_failed"):
-                raise errors.DraftChanged(
-                    f"The {describe(who)}, which attaches files to draft {memory.transfer_id}, has failed. Nothing is "
-                    "sent: clear it, and this task"
-                )
+
+def without_skipped(memory: Memory, attempt: Attempt) -> Memory:
+    """Leave out the entries of tasks that attached to an earlier draft, and are skipped this time, or gone.
+
+    :raises DraftChanged: the draft holds files of such a task, or a task that attaches has failed.
+    :raises DraftInUse: a task has not finished attaching.
+    """
+    entries = dict(memory.entries)
+    for who, entry in memory.entries.items():
+        # A closed entry is of a task that has succeeded, which only a clear can change.
+        if not who or not (entry.is_open or attempt.by.clear_number):
+            continue
+        state = attempt.state_of(who)
+        if state in LEFT_OUT and not entry.files:
+            del entries[who]
+        elif state in LEFT_OUT:
+            raise errors.DraftChanged(
+                f"Draft {memory.transfer_id} holds files of the {describe(who)}, which is {state} this time. {AGAIN}"
+            )
+        elif entry.is_open and state in ("failed", "upstream_failed"):
+            raise errors.DraftChanged(
+                f"The {describe(who)}, which attaches files to draft {memory.transfer_id}, has failed. Nothing is "
+                "sent: clear it, and this task"
+            )
+        elif entry.is_open:
             raise errors.DraftInUse(
                 f"The {describe(who)} ({state or 'not started'}) has not finished attaching files to draft "
                 f"{memory.transfer_id}. Nothing is sent until it has"
             )
-        return replace(memory, entries=entries)
+    return replace(memory, entries=entries)
 
 
 def reused_id(transfer_id: str) -> errors.WrongTransfer:
@@ -285,47 +298,6 @@ def require_attached(memory: Memory, draft: Transfer) -> None:
             f"Draft {draft.id} holds {sorted(held)}, which are not the files that were attached to it: "
             f"{sorted(meant)}. {AGAIN}"
         )
-
-
-def check_sent(memory: Memory, transfer: Transfer) -> None:
-    """:raises WrongTransfer: id, subject, recipients or files of a sent transfer are not what was meant."""
-    files = sorted((name, held.size) for name, held in memory.held.items())
-    if not is_of(memory, transfer):
-        wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
-    elif files and transfer.files is not None and files != sorted((file.name, file.size) for file in transfer.files):
-        wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
-    else:
-        return
-    raise errors.WrongTransfer(
-        f"Transfer {memory.transfer_id} was sent, but {wrong}, and {sorted(memory.held) or 'another'} was meant. "
-        "Check the service's web application, where it can be canceled."
-    )
-
-
-def changed_files(memory: Memory, entries: Collection[Entry], find_sources: FindSources | None) -> str:
-    """Describe how the files of now differ from those that were sent; "" if they do not, or are gone or erased.
-
-    :raises AlreadyDelivered: it was sent before the entries were closed.
-    """
-    if memory.is_erased:
-        log.warning("What transfer %s was sent with was erased, and is not compared", memory.transfer_id)
-        return ""
-    if not entries or any(entry.is_open for entry in entries):
-        raise errors.AlreadyDelivered(
-            f"Somebody else sent transfer {memory.transfer_id} before this task had attached its files. Some may be "
-            "missing. Nothing is sent. To deliver them, trigger a new DAG run."
-        )
-    if find_sources is None:
-        return ""
-    gone: list[errors.OutboundTransferError] = []
-    sources = find_sources(gone)
-    held = {name: each for entry in entries for name, each in entry.files.items() if each}
-    names = {source.name for source in sources} if gone else held.keys()
-    differences = describe_differences({name: each for name, each in held.items() if name in names}, sources)
-    if gone and not differences:
-        log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])
-        return ""
-    return "; ".join([*differences[:5], *map(str, gone[:5])])
 
 
 def require_approved(memory: Memory) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from outbound_transfer.client.errors import DraftInUse, WrongTransfer
 from outbound_transfer.delivery.attempt import FINISHED, describe, find_state, task_of
 from outbound_transfer.delivery.decision import Phase
+from outbound_transfer.delivery.personal_data import without_person
 from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.delivery.row import Memory, Row
 from outbound_transfer.store.deliveries import Deliveries
@@ -49,7 +50,7 @@ def forget(rows: Deliveries, transfer_id: str, state_of: Callable[[str, str, str
 
     def copy(memory: Memory) -> Memory | None:
         """Return what no task can send or delete, and never counts as a twin."""
-        return replace(memory.erased(), phase=Phase.EMPTY, item="") if is_sent(memory) else None
+        return replace(without_person(memory), phase=Phase.EMPTY, item="") if is_sent(memory) else None
 
     found = [Row(rows, key) for key, _ in rows.find(transfer_id)]
     sent = [row for row in found if is_sent(row.read()[1])]

@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from outbound_transfer.client.models import DRAFT
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Memory
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.personal_data import ERASED, AddressSearch
-from outbound_transfer.store.persons import PersonalData, Row
+from outbound_transfer.store.personal_data import AddressSearch, PersonalData, Row
+from outbound_transfer.store.rows import ERASED
 
 
 def personal_data_of_deliveries(deliveries: Deliveries) -> PersonalData:
@@ -20,11 +21,18 @@ def personal_data_of_deliveries(deliveries: Deliveries) -> PersonalData:
     return PersonalData(deliveries.name, deliveries.database, {"deliveries": deliveries.table}, _erased)
 
 
+def without_person(memory: Memory) -> Memory:
+    """Return it without digests and files. The twin's stays: an address is not tested with it alone."""
+    entries = {who: replace(entry, files={}) for who, entry in memory.entries.items()}
+    changes: dict[str, Any] = {"item": memory.twin(), "approval": memory.approval and replace(memory.approval, by="")}
+    return replace(memory, input={}, identity="", chosen=(), entries=entries, **changes)
+
+
 def _erased(_: str, row: Row, search: AddressSearch) -> dict[str, Any] | None:
     is_sent = row["phase"] == Phase.SENDING and row["status"] not in ("", DRAFT)
     if not is_sent and row["phase"] != Phase.EMPTY:
         return None
-    memory = msgspec.json.decode(row["memory"], type=Memory).erased()  # its digests tell a known address
+    memory = without_person(msgspec.json.decode(row["memory"], type=Memory))  # its digests tell a known address
     people = [
         {**each, "email": ERASED, "name": ERASED} if search.matches(each) else each
         for each in json.loads(row["recipients"])

@@ -10,25 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from airflow.sdk import Context
 from msgspec.structs import replace
 
 from outbound_transfer.client.errors import AlreadyDelivered, DraftChanged, WrongTransfer
 from outbound_transfer.client.models import Transfer, identity_of
 from outbound_transfer.delivery.attempt import Attempt, StaleTry, Task, TaskTry, task_name, task_of
 from outbound_transfer.delivery.decision import Phase
-from outbound_transfer.delivery.place import open_rows
 from outbound_transfer.files.attached import Held
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.errors import DeliveriesUnavailable
 from outbound_transfer.store.rows import ASKED, Kept, Stored
 
-#: Returns what to keep of a memory; see :meth:`Row.put`.
-Keep: TypeAlias = Callable[["Memory"], "Memory | None"]
+Keep: TypeAlias = Callable[["Memory"], "Memory | None"]  # returns what to keep of a memory; see Row.put()
 
 _MAX_CLAIMANTS: Final = 20  # whose newest attempt a row keeps: tasks of any run may claim the row of a delivery key
 
@@ -48,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True):
 class Approval(msgspec.Struct, frozen=True):
     """Whether a person approves what the draft holds."""
 
-    asked: tuple[str, str, int, int] = ("", "", 0, 0)  # TaskTry.asked_since_clear; empty if nobody is asked now
+    asked: tuple[str, str, int] = ("", "", 0)  # TaskTry.asked; empty if nobody is asked now
     state: str = ""  # approved or rejected; "" before there is an answer
     shown: str = ""  # Memory.shown() of the files that the answer is about
     by: str = ""  # name of the Airflow user who answered
@@ -79,9 +75,10 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     security: str = ""  # the option of the draft, which the service does not return
     is_rehearsal: bool = False  # the draft is never sent, wherever the connection leads by then
     chosen: Sequence[str] = ()  # digests of the addresses to which a transfer is delivered again
+    siblings: Sequence[str] = ()  # keys of other rows that are meant to deliver the same: no twins
     approval: Approval | None = None  # None: the send needs none
     entries: dict[str, Entry] = {}  # by task instance; "" if the task that makes the draft attaches its files
-    wait: tuple[str, str] = ("", "")  # of keep_deadline()
+    wait: tuple[str, str] = ("", "")  # when a wait of the task times out, and TaskTry.asked
 
     def emptied(self) -> Memory:
         """Return it without its draft. Who has filled or approved that must do so again: their entries stay, empty."""
@@ -89,12 +86,6 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
         entries = {who: Entry(entry.claim) for who, entry in self.entries.items() if who}
         kept = {name: getattr(self, name) for name in names}
         return Memory(**kept, approval=self.approval and Approval(), entries=entries)
-
-    def erased(self) -> Memory:
-        """Return it without digests and files. The twin's stays: an address is not tested with it alone."""
-        entries = {who: replace(entry, files={}) for who, entry in self.entries.items()}
-        changes: dict[str, Any] = {"item": self.twin(), "approval": self.approval and replace(self.approval, by="")}
-        return replace(self, input={}, identity="", chosen=(), entries=entries, **changes)
 
     @property
     def is_erased(self) -> bool:
@@ -113,8 +104,9 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
         return {name: held.id for name, held in self.held.items()}
 
     def shown(self) -> str:
-        """Return twelve digits that stand for the files of the draft, by their names and ids."""
-        return hash_of(self.transfer_id, self.files())[:12]
+        """Return twelve digits that stand for the files of the draft, by their names, ids and bytes."""
+        digests = {name: held.digest for name, held in self.held.items()}
+        return hash_of(self.transfer_id, self.files(), digests)[:12]
 
     @property
     def is_approved(self) -> bool:
@@ -182,7 +174,7 @@ class Row:
         )
 
     def change(self, change: Callable[[Memory], Memory], keep: Keep = lambda _: None, error: str = "") -> Memory:
-        """Read, change and store the memory, again if somebody else has changed it meanwhile; return it."""
+        """Read, change and store the memory, again if somebody else has changed it meanwhile; see :meth:`put`."""
         while True:
             version, memory = self.read()
             if self.put(version, changed := change(memory), keep(memory), error):
@@ -239,7 +231,7 @@ class Row:
             return
         # In a run that was cleared, other tasks may have sent before it was started again.
         started = "" if attempt.by.clear_number else attempt.by.run_started_at
-        if twin := self.rows.find_twin(self.key, self.memory.twin(), started):
+        if twin := self.rows.find_twin([self.key, *self.memory.siblings], self.memory.twin(), started):
             raise AlreadyDelivered(
                 f"Transfer {twin}, which another task or index of this run has sent, or is sending, has the same "
                 "subject, recipients and files. Nothing is sent. If this is another delivery, give each of them a "
@@ -285,17 +277,6 @@ def is_of(memory: Memory, transfer: Transfer) -> bool:
     """Return whether a transfer has the id, subject and recipients of the row's draft: an id alone proves nothing."""
     is_meant = memory.is_erased or memory.identity == hash_of(memory.salt, identity_of(transfer))
     return transfer.id == memory.transfer_id and is_meant
-
-
-def keep_deadline(context: Context, deadline: datetime) -> datetime:
-    """Store when the task's wait times out; return what an earlier attempt has stored, unless a clear came between."""
-    by = TaskTry.of(context)
-    row, asked = Row.of_task(open_rows(), by.task), str(by.asked_since_clear)
-    stored, then = row.read()[1].wait
-    if then == asked:
-        return datetime.fromisoformat(stored)
-    row.change(lambda memory: replace(memory, wait=(deadline.isoformat(), asked)))
-    return deadline
 
 
 def hash_of(*parts: Any) -> str:

@@ -13,11 +13,11 @@ from outbound_transfer.client.errors import OutboundTransferError
 from outbound_transfer.client.models import Transfer
 from outbound_transfer.delivery.place import find_rows
 from outbound_transfer.observability import metrics
+from outbound_transfer.store import shown_deliveries
 from outbound_transfer.store.config import stores_recipients
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.personal_data import ADDRESS
-from outbound_transfer.store.rows import Shown
-from outbound_transfer.store.values import format_timestamp, read_event_time, storable_text
+from outbound_transfer.store.errors import ADDRESS
+from outbound_transfer.store.rows import Shown, format_timestamp, read_event_time, storable_text
 
 _MAX_ERROR, _MAX_STATUS = 500, 40  # characters of an error, and of a status that this version does not know
 
@@ -34,20 +34,20 @@ def show(
     with _best_effort():
         if rows := rows or find_rows():
             shown = {transfer_id: _shown(transfer) if transfer else None for transfer_id, transfer in transfers.items()}
-            rows.show(account(), conn_id, shown)
+            shown_deliveries.show(rows, account(), conn_id, shown)
 
 
 def show_error(rows: Deliveries, key: str, error: BaseException) -> None:
     """Store an attempt's error in its delivery's row."""
     with _best_effort():
-        rows.show_error(key, storable_text(summary(error)))
+        shown_deliveries.show_error(rows, key, storable_text(summary(error)))
 
 
 def emit_in_doubt(conn_id: str) -> None:
     """Emit how many deliveries of a connection stay in doubt."""
     with _best_effort():
         if rows := find_rows():
-            metrics.DELIVERIES_IN_DOUBT.emit(rows.count_in_doubt(conn_id), conn_id=conn_id)
+            metrics.DELIVERIES_IN_DOUBT.emit(shown_deliveries.count_in_doubt(rows, conn_id), conn_id=conn_id)
 
 
 def _shown(transfer: Transfer) -> Shown:

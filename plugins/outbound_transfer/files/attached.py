@@ -177,21 +177,3 @@ class Uploads:
 
     def _remove(self, file_id: str) -> None:
         self.client.remove_file(self.transfer_id, file_id, self.check_still_current)
-
-
-def describe_differences(held: Mapping[str, Held], sources: Sequence[Source]) -> list[str]:
-    """Describe how files differ from those that were sent.
-
-    A file with the same bytes is the same file, whenever it was written: it is read only if its fingerprint changed.
-    """
-    names = {source.name for source in sources}
-    differences = [f"{name} is no longer among them" for name in held if name not in names]
-    for source in sources:
-        before = held.get(source.name)
-        if before is None:
-            differences.append(f"{source.name} was not among them")
-        elif before.size != source.size:
-            differences.append(f"{source.name} has {source.size} bytes and had {before.size}")
-        elif before.fingerprint != shorten(source) and before.sha256 != source.sha256():
-            differences.append(f"{source.name} has other content")
-    return differences

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from outbound_transfer.airflow_compat.names import BaseHook, conf, redact
-from outbound_transfer.assets.outbound_transfer import account_namespace
+from outbound_transfer.assets.outbound_transfer import SCHEME
 from outbound_transfer.client.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def settings_from_connection(connection: Connection) -> Settings:
 
 def dataset_namespace(conn_id: str) -> str:
     """Return the namespace of the datasets of a connection's account, for lineage."""
-    return account_namespace(settings_from_connection(BaseHook.get_connection(conn_id)).account)
+    return f"{SCHEME}://{settings_from_connection(BaseHook.get_connection(conn_id)).account}"
 
 
 def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:

@@ -157,7 +157,8 @@ class OutboundTransferHook(BaseHook):
 
         :return: the sent transfer, also if it was sent before.
         """
-        return self.get_conn().send_transfer(transfer_id)
+        client = self.get_conn()
+        return client.retry("send", lambda _: client.send_once(transfer_id))
 
     def read_events(self, *, cursor: int = 0, limit: int = 1_000) -> Page:
         """Read one page of the event feed; uses up the account's one request a minute (service-api.md, R40 to R47)."""

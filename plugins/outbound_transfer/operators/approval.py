@@ -17,6 +17,7 @@ from outbound_transfer.client.errors import DraftChanged, InvalidDelivery
 from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, Check, check_all, resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, OutboundTransferOperator
 from outbound_transfer.operators.draft import row_of
+from outbound_transfer.store.rows import read_event_time
 from outbound_transfer.wording import clean, pluralize
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
 
 MAX_LISTED: Final = 50  # files in a request
 _TIME_TO_SEND: Final = timedelta(hours=1)  # before a draft expires: what is approved must still be sent
-
-#: Characters that nobody sees, and that :func:`.clean` does not replace: soft hyphens, tags, fillers, notation.
-_UNSEEN: Final = re.compile(
-    "[\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufff9-\ufffb\U000110bd\U000110cd"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 
 
 def _check_timeout(timeout: Any) -> None:
@@ -83,6 +78,8 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         super().__init__(
             subject="Send a transfer?",  # what is asked, and the options, are known once the task runs
             options=["Approve", "Reject"],
+            defaults=None,  # nor what default_args have for other requests
+            multiple=False,
             notifiers=notifiers,
             assigned_users=assigned_users,
             outbound_transfer_conn_id=outbound_transfer_conn_id,
@@ -123,8 +120,8 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         """
         from outbound_transfer.delivery import approve
 
-        if draft.expires_at:
-            left = datetime.fromisoformat(draft.expires_at) - names.timezone.utcnow() - _TIME_TO_SEND
+        if expires_at := read_event_time(draft.expires_at):
+            left = expires_at - names.timezone.utcnow() - _TIME_TO_SEND
             if left <= timedelta():
                 raise DraftChanged(f"Draft {draft.id} expires at {draft.expires_at}: too late to ask anybody")
             assert self.response_timeout is not None
@@ -133,7 +130,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         if row.memory.approval and row.memory.approval.shown:  # an earlier attempt died, perhaps with the answer
             return wait_again(self, context)
         people = pluralize(len(draft.recipients), "recipient")
-        self.subject = f"Send '{_visible(clean(draft.subject))}' to {people}?"
+        self.subject = f"Send '{clean(draft.subject)}' to {people}?"
         self.body = describe_draft(draft, row.memory)
         self._notify(context)
         try:
@@ -224,8 +221,4 @@ def _code(text: str) -> str:
     """Return the Markdown that shows a text of one line as it is."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     ticks = "`" * (longest + 1)
-    return f"{ticks} {_visible(clean(text, len(text)))} {ticks}"
-
-
-def _visible(text: str) -> str:
-    return _UNSEEN.sub(chr(0xFFFD), text)
+    return f"{ticks} {clean(text, len(text))} {ticks}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from outbound_transfer.airflow_compat.rendering import is_unmapped
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.new_transfer import build_new_transfer, check_name
-from outbound_transfer.files.content import Content
+from outbound_transfer.files.content import Content, check_archive_name
 from outbound_transfer.operators.recipients import MaskedValue, is_template, unmask
 from outbound_transfer.store.config import check_prefix, check_schema
 from outbound_transfer.store.destination import check_account
+from outbound_transfer.waiting.wait import OUTCOMES
 from outbound_transfer.wording import is_valid_unicode
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ def to_optional(value: Any) -> Any:
     return None if isinstance(value, str) and value in ("", "None") else value
 
 
+def check_text(argument: str, value: Any) -> str:
+    """Return an argument that must be text; as a native object, a template renders ``12.50`` as a number."""
+    if not isinstance(value, str):
+        raise InvalidDelivery(
+            f"{argument} must be text, not {type(value).__name__}: quote it within the template, as in \"'12.50'\""
+        )
+    return value
+
+
 def to_whole_number(argument: str, value: Any, minimum: int = 1, *, expected: str = "") -> int:
     """Convert an argument to a whole number; a rendered template gives it as text.
 
@@ -114,7 +124,9 @@ def resolve_transfer_id(given: Any) -> str:
 
 def check_delivery_key(key: Any) -> None:
     """:raises InvalidDelivery: a template without a value has made the key, or a database cannot show it."""
-    if key is not None and (key in ("", "None") or str(key).strip() != key or not key.isprintable()):
+    if key is None:
+        return
+    if check_text("delivery_key", key) in ("", "None") or key.strip() != key or not key.isprintable():
         raise InvalidDelivery(
             "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
             f"template without a value gives: {key!r:.300}"
@@ -142,6 +154,9 @@ def _new_transfer(*arguments: str) -> Check:
     def check(*values: Any) -> None:
         right = {"subject": "later", "recipients": {"email": "later@example.com", "phone": "0"}}
         given = dict(zip(arguments, unmask(values), strict=True))
+        for name in given.keys() - {"recipients"}:
+            if given[name] is not None:
+                check_text(name, given[name])
         if given.get("security") == "question":
             right |= {"security_question": "later", "security_answer": "later"}
         build_new_transfer(**{**right, **given})
@@ -164,16 +179,21 @@ def _check_files(files: Any) -> None:
         parse_files(given)
 
 
-def _check_archive(archive: Any) -> None:
-    from outbound_transfer.files.content import check_archive_name
-
-    check_archive_name(archive)
-
-
 def _check_checksums(name: Any) -> None:
     if not isinstance(name, str):
         raise InvalidDelivery(f"checksums must be the name of a file, such as SHA256SUMS, not {name!r:.100}")
     check_name(name)
+
+
+def _check_wait(wait: Any, send: Any, ignored: Sequence[str]) -> None:
+    if not isinstance(send, bool):
+        raise InvalidDelivery(f"send must be True or False, not {send!r:.100}")
+    if wait and not send:
+        raise InvalidDelivery(
+            "wait=True needs send=True: a draft is not picked up. Put a TransferSensor after the send"
+        )
+    if ignored:
+        raise InvalidDelivery(f"{', '.join(ignored)} needs wait=True: without it, the task ends with the send")
 
 
 TRANSFER_ID_CHECK: Final = Check(("transfer_id",), resolve_transfer_id)
@@ -199,9 +219,20 @@ TRANSFER_CHECKS: Final = (
 #: Of files that may be left out: something else is delivered, too.
 MORE_FILES_CHECKS: Final = (
     Check(("files",), _check_files),
-    optional("archive", _check_archive),
+    optional("archive", check_archive_name),
     optional("checksums", _check_checksums),
     Check(("max_parallel_uploads",), partial(to_whole_number, "max_parallel_uploads")),
 )
 
 FILES_CHECKS: Final = (Check(("files",), _check_some_file), choice("on_empty", "fail", "skip"), *MORE_FILES_CHECKS)
+
+OUTCOME_CHECKS: Final = (choice("on_expired", *OUTCOMES), choice("on_canceled", *OUTCOMES))
+
+DELIVERY_CHECKS: Final = (
+    Check(("wait", "send", "_ignored"), _check_wait),
+    SLOT_TIMEOUT_CHECK,
+    Check(("delivery_key",), check_delivery_key),
+    Check(("poke_interval",), partial(to_seconds, "poke_interval")),
+    Check(("timeout",), lambda timeout: timeout is None or to_seconds("timeout", timeout)),
+    *OUTCOME_CHECKS,
+)

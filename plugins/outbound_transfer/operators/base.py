@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -12,30 +12,22 @@ from airflow.sdk import BaseOperator
 
 from outbound_transfer.airflow_compat.names import AirflowSkipException, conf, timezone
 from outbound_transfer.airflow_compat.rendering import hides_secrets, is_unmapped
-from outbound_transfer.airflow_compat.run_state import is_test_run
-from outbound_transfer.client.errors import InvalidDelivery, NothingMatches, Rehearsed
-from outbound_transfer.client.models import to_builtins, to_result
+from outbound_transfer.client.errors import InvalidDelivery, NothingMatches
 from outbound_transfer.client.new_transfer import NewTransfer, build_new_transfer
 from outbound_transfer.delivery.attempt import Attempt
-from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer.links.transfer import TransferLink, link_to
-from outbound_transfer.operators import recipients
+from outbound_transfer.links.transfer import TransferLink
+from outbound_transfer.operators import recipients, results
 from outbound_transfer.operators.arguments import Check, check_all, check_literals, to_seconds
 from outbound_transfer.operators.errors import DeferRequested, Report, fail_without_retry
-from outbound_transfer.store.rows import REHEARSED
-from outbound_transfer.wording import format_bytes, pluralize
+from outbound_transfer.wording import format_bytes
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from outbound_transfer.client.client import Client, RetryPolicy
     from outbound_transfer.client.errors import CallError, OutboundTransferError
-    from outbound_transfer.client.models import File, Transfer
-    from outbound_transfer.delivery.attempt import Attempt
     from outbound_transfer.delivery.delivery import Delivery
-    from outbound_transfer.delivery.row import Memory
-    from outbound_transfer.files.attached import Held
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.find import FileSpec
     from outbound_transfer.files.sources import Source
@@ -87,12 +79,12 @@ class OutboundTransferOperator(BaseOperator):
     def check_when_parsed(self) -> None:
         """Hide the secrets of a Dag file, and check what no template and no other task changes."""
         if not is_unmapped(self):  # Airflow knows by its identity what another task has returned
-            self._hide(self.template_fields, recipients.mask_literals)
+            recipients.hide_fields(self, self.template_fields, recipients.mask_literals)
         check_literals(self, self.checks, self.found_later)
 
     def before_rendering(self, fields: Collection[str]) -> None:
         """Prepare the arguments in ``fields`` to be rendered, in each attempt: no other task has returned them."""
-        self._hide(fields, recipients.mask_literals)
+        recipients.hide_fields(self, fields, recipients.mask_literals)
         self._given = {name: getattr(self, name) for name in fields}
 
     def hide_secrets(self) -> None:
@@ -102,16 +94,7 @@ class OutboundTransferOperator(BaseOperator):
             setattr(task, name, recipients.without_none(self._given[name], getattr(task, name)))
         if isinstance(self._given.get("security"), str) and task.security is None:
             task.security = ""  # which is refused: the account's default may be weaker than what was to be given
-        self._hide(self.template_fields, recipients.mask)
-
-    def _hide(self, fields: Collection[str], hide: Any) -> None:
-        task: Any = self
-        if "files" in fields:
-            task.files = wrap_contents(_to_repeatable(task.files), rendered=hide is recipients.mask)
-        if "security_answer" in fields:
-            task.security_answer = hide(task.security_answer)
-        if "recipients" in fields:
-            task.recipients = recipients.mask_phones(_to_repeatable(task.recipients), hide)
+        recipients.hide_fields(self, self.template_fields, recipients.mask)
 
     def secrets(self) -> set[str]:
         """Return the texts that no error of a call may quote."""
@@ -176,12 +159,10 @@ class OutboundTransferOperator(BaseOperator):
     def _retry_policy(self) -> RetryPolicy:
         from outbound_transfer.client.client import RetryPolicy
 
-        if self.slot_timeout is None:
-            return RetryPolicy()
-        return RetryPolicy(slot_timeout=max(to_seconds("slot_timeout", self.slot_timeout) - self._waited, 0.0))
+        slots = 0.0 if self.slot_timeout is None else to_seconds("slot_timeout", self.slot_timeout)
+        return RetryPolicy(slot_timeout=max(slots - self._waited, 0.0))
 
     def _resume_arguments(self, request: DeferRequested) -> dict[str, Any]:
-        """Return the arguments of :meth:`resume`, as JSON has them; the claim of the row is 0 if there is none."""
         claim = self.report.row.claim_number if self.report.row else 0
         return {"waited": self._waited + request.seconds, "claim": claim}
 
@@ -192,11 +173,6 @@ class OutboundTransferOperator(BaseOperator):
         log_retry(operation, error, seconds)
         if self.deferrable and error.waits_for_slot:
             raise DeferRequested(seconds)
-
-
-def _to_repeatable(value: Any) -> Any:
-    # The first attempt would consume an iterator: a retry in the same process would deliver less, or to fewer people.
-    return list(value) if isinstance(value, Iterator) and not hasattr(value, "read") else value
 
 
 def new_transfer(task: Any, delivery: Delivery) -> NewTransfer:
@@ -214,7 +190,7 @@ def find_files(task: Any, spool: Spool, gone: list[OutboundTransferError] | None
     from outbound_transfer.files.content import pack, with_checksums
 
     sources: Sequence[Source] = task.find_sources(spool, gone)
-    task.log.info("Found %s to deliver", _describe(sources))
+    task.log.info("Found %s to deliver", results.describe_files(sources))
     task.located = [source.location for source in sources if source.location]
     if not sources and gone is None and task.skips_without_files:
         raise AirflowSkipException(f"{NOTHING_MATCHES}: nothing is delivered")
@@ -222,7 +198,7 @@ def find_files(task: Any, spool: Spool, gone: list[OutboundTransferError] | None
         return sources
     if task.archive:
         packed = pack(task.archive, sources, spool)
-        task.log.info("Packed %s into %s: %s", _describe(sources), task.archive, format_bytes(packed.size))
+        task.log.info("Packed %s into %s: %s", results.describe_files(sources), task.archive, format_bytes(packed.size))
         sources = [packed]
     return with_checksums(task.checksums, sources, spool) if task.checksums else sources
 
@@ -245,22 +221,6 @@ def find_sources(
     return sources
 
 
-def announce(task: OutboundTransferOperator, client: Client, context: Context) -> None:
-    """Log whether this attempt sends for real, where somebody may not expect it; not again after a deferral."""
-    account = client.settings.account
-    if task.was_deferred:
-        return
-    if client.settings.rehearses:
-        task.log.warning("Rehearsal: nothing is sent to anybody through %s, and the draft is discarded", account)
-    elif is_test_run(context):
-        task.log.warning(
-            "THIS TEST RUN SENDS FOR REAL through %s: so do `airflow dags test`, `airflow tasks test` and "
-            "`dag.test()`, once for each run that they make. To leave the send out, set "
-            "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE=True",
-            account,
-        )
-
-
 @contextmanager
 def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
     """Turn a skip into an error if the transfer was, or may have been, sent."""
@@ -273,53 +233,3 @@ def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
                 f"{skip or 'AirflowSkipException'}"
             ) from skip
         raise
-
-
-@contextmanager
-def finishing_rehearsal(delivery: Delivery, context: Context) -> Iterator[None]:
-    """Skip the task if the connection rehearses: what runs after a delivery is not to run. Its result is the draft."""
-    try:
-        yield
-    except Rehearsed:
-        draft, memory = delivery.client.get_transfer(delivery.memory.transfer_id), delivery.memory
-        context["ti"].xcom_push("return_value", {**to_delivery_result(draft, memory), "status": REHEARSED})
-        delivery.discard()
-        raise AirflowSkipException(
-            f"Rehearsal: transfer '{draft.id}' with {pluralize(len(draft.files or ()), 'file')} would be sent to "
-            f"{pluralize(len(draft.recipients), 'recipient')} now. Nothing is sent, and the draft is discarded"
-        ) from None
-
-
-def delivery_summary(transfer: Transfer, client: Client, context: Context) -> str:
-    """Return one line about a sent transfer; its seconds count from the start of the attempt, with all waits."""
-    ti = context["ti"]
-    # A task instance of a test may have no usable start: after the send this must not fail.
-    is_started = getattr(ti.start_date, "tzinfo", None)
-    seconds = (timezone.utcnow() - ti.start_date).total_seconds() if is_started else 0.0
-    return (
-        f"Done: {_describe(transfer.files or ())} to {pluralize(len(transfer.recipients), 'recipient')} in "
-        f"{seconds:.1f} s of try {ti.try_number}; transfer {transfer.id}, {link_to(client.settings, transfer.id)}"
-    )
-
-
-def to_delivery_result(transfer: Transfer, memory: Memory) -> dict[str, Any]:
-    """Return what every delivering task returns: the transfer, with security, approval and the digests of its files."""
-    approval = memory.approval if memory.approval and memory.approval.state == "approved" else None
-    return {
-        **to_result(transfer),
-        "files": to_file_results(transfer.files or (), memory.held),
-        "security": memory.security or None,
-        "approval": approval and {"by": approval.by, "at": approval.at},
-    }
-
-
-def to_file_results(files: Iterable[File], held: Mapping[str, Held | None]) -> list[dict[str, Any]]:
-    """Return the records of files with their ``sha256`` in hexadecimal; None if those of the row were erased."""
-    known = [
-        {"id": file.id, "name": name, "size": file.size, "sha256": file.sha256} for name, file in held.items() if file
-    ]
-    return known or [{**to_builtins(file), "sha256": None} for file in files]
-
-
-def _describe(files: Sequence[Source] | Sequence[File]) -> str:
-    return f"{pluralize(len(files), 'file')} ({format_bytes(sum(file.size for file in files))})"

@@ -11,7 +11,7 @@ from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.delivery.decision import Act, Phase
 from outbound_transfer.files.content import Spool
 from outbound_transfer.links.transfer import push_link
-from outbound_transfer.operators import arguments, base
+from outbound_transfer.operators import arguments, base, results
 from outbound_transfer.operators.arguments import resolve_transfer_id
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
 
@@ -144,7 +144,7 @@ class AttachFilesOperator(OutboundTransferOperator):
             files = filling.attach(partial(base.find_files, self, spool), int(self.max_parallel_uploads))
         if not files:
             raise AirflowSkipException(base.NOTHING_MATCHES)
-        return base.to_file_results(files, filling.files)
+        return results.to_file_results(files, filling.files)
 
 
 class SendTransferOperator(OutboundTransferOperator):
@@ -197,21 +197,21 @@ class SendTransferOperator(OutboundTransferOperator):
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, Phase.HANDED_ON, Phase.SENDING))
         if self._needs_approval and row.memory.approval is None:
             row.save(approval=Approval())
-        base.announce(self, client, context)
+        results.announce(self, client, context)
         delivery = Delivery(client, row, attempt)
-        with base.finishing_rehearsal(delivery, context):
+        with results.finishing_rehearsal(delivery, context):
             transfer = delivery.send()
         self.report.is_sent = True
         if delivery.has_sent:
-            self.log.info("%s", base.delivery_summary(transfer, client, context))
-        return base.to_delivery_result(transfer, row.memory)
+            self.log.info("%s", results.delivery_summary(transfer, client, context))
+        return results.to_delivery_result(transfer, row.memory)
 
 
 class DiscardTransferOperator(OutboundTransferOperator):
     """Remove a draft that its run will not send, in a task that runs also if those before it failed.
 
-    ``deliver >> discard.as_teardown()`` is such a task, and ``send >> discard.as_teardown(setups=create)`` for a draft
-    that ``create`` made; the run's state stays that of the others. A sent transfer is left alone.
+    ``send >> discard.as_teardown()`` is such a task; the run's state stays that of the others. With ``setups``, Airflow
+    would clear these together with any task between, and so make another draft. A sent transfer is left alone.
 
     :param transfer_id: the draft; empty if its task created none, then nothing is done.
     :param outbound_transfer_conn_id: the Airflow connection.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import chain, islice
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from outbound_transfer.airflow_compat import names
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.client.new_transfer import MAX_RECIPIENTS, RECIPIENT_FIELDS, show_address
+from outbound_transfer.files.content import wrap_contents
 from outbound_transfer.wording import pluralize, redact
 
 if TYPE_CHECKING:
@@ -50,12 +51,15 @@ class RecipientsFromSql:
 
     def load(self) -> list[dict[str, Any]]:
         """Run the query; return a mapping for each row, without the fields that are NULL."""
-        from outbound_transfer.queries.connection import query_result
         from outbound_transfer.queries.errors import QueryError
+        from outbound_transfer.queries.export import open_connection, read_result
 
         parameters = unmask(self.parameters)
         try:
-            with query_result(self.conn_id, self.sql, parameters, is_personal=True) as result:
+            with (
+                open_connection(self.conn_id, is_personal=True) as (connection, worded),
+                read_result(connection, worded, self.sql, parameters) as result,
+            ):
                 columns = [column.lower() for column in result.columns]
                 if "email" not in columns or len(set(columns)) < len(columns) or not set(columns) <= RECIPIENT_FIELDS:
                     found = redact(", ".join(columns), _texts(parameters))[:200] or "nothing"
@@ -143,6 +147,21 @@ def mask_phones(recipients: Any, hide: Callable[[Any], Any] = mask) -> Any:
     if is_listed and not hasattr(recipients, "resolve"):
         return [mask_phones(recipient, hide) for recipient in recipients]
     return hide(recipients)
+
+
+def hide_fields(task: Any, fields: Collection[str], hide: Callable[[Any], Any]) -> None:
+    """Hide the secrets of an operator in these of its fields by :func:`mask` or :func:`mask_literals`."""
+    if "files" in fields:
+        task.files = wrap_contents(_to_repeatable(task.files), rendered=hide is mask)
+    if "security_answer" in fields:
+        task.security_answer = hide(task.security_answer)
+    if "recipients" in fields:
+        task.recipients = mask_phones(_to_repeatable(task.recipients), hide)
+
+
+def _to_repeatable(value: Any) -> Any:
+    # The first attempt would consume an iterator: a retry in the same process would deliver less, or to fewer people.
+    return list(value) if isinstance(value, Iterator) and not hasattr(value, "read") else value
 
 
 def mask_literals(value: Any) -> Any:

@@ -14,14 +14,15 @@ from outbound_transfer.client.new_transfer import NewRecipient, build_new_transf
 from outbound_transfer.delivery.attempt import find_state, task_of
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.operators.arguments import (
+    DELIVERY_CHECKS,
     MORE_FILES_CHECKS,
     TRANSFER_CHECKS,
     TRANSFER_ID_CHECK,
     resolve_transfer_id,
 )
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, FILES_FIELDS, TRANSFER_FIELDS
-from outbound_transfer.operators.recipients import load_recipients, mask_phones, unmask
-from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator, delivery_arguments
+from outbound_transfer.operators.recipients import RecipientsFromSql, load_recipients, mask_phones, unmask
+from outbound_transfer.operators.transfer import DeliverFilesOperator, delivery_arguments
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from outbound_transfer.client.errors import OutboundTransferError
     from outbound_transfer.client.models import Transfer
     from outbound_transfer.delivery.delivery import Delivery, Order
-    from outbound_transfer.delivery.draft import FindSources
     from outbound_transfer.delivery.row import Memory
+    from outbound_transfer.delivery.sent import FindSources
     from outbound_transfer.files.attached import Held
     from outbound_transfer.files.content import Spool
     from outbound_transfer.files.find import FileSpec
@@ -64,6 +65,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     found_later = frozenset({"subject", "recipients"})
 
     _others: Sequence[str] = ()  # ids of other transfers of the same files
+    _siblings: Sequence[str] = ()  # keys of the rows of the tasks that may have sent them
     _picked_up: Set[str] = frozenset()  # normalized addresses of those who are seen to have picked up
 
     def __init__(
@@ -124,13 +126,14 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         order = super().order(delivery, spool)
         order.find_sources = partial(_find_same, order.find_sources, first)
         order.is_outdated = lambda: self._is_outdated(delivery, sent, chosen.keys())
-        order.chosen = [*chosen.values()]
+        order.chosen, order.siblings = [*chosen.values()], [*self._siblings, *([row.key] if row else [])]
         return order
 
     def _read_first(self, client: Client) -> Transfer:
         """Read the first transfer, and note who has picked up that, or another one of the same files."""
         first = client.get_transfer(self.transfer_id, decode_pickups)
-        for each in filter(None, (first, *map(client.find_transfer, self._others))):
+        others = (client.find_transfer(each, decode_pickups) for each in self._others)
+        for each in filter(None, (first, *others)):
             self._picked_up |= frozenset(map(normalize_address, each.picked_up))
         return first
 
@@ -190,9 +193,17 @@ class _Reminder(RedeliverFilesOperator):
         self.transfer_id = self._find_sent_transfer(delivery, context)
         self._source = source = self.delivering.prepare_for_execution()
         source.render_template_fields(context)
-        source.prepare(delivery, context)
+        try:
+            source.prepare(delivery, context)
+        except AirflowSkipException as skip:  # a function finds nothing this time
+            self._choose(delivery, self._read_first(delivery.client))  # which skips if nobody is left
+            raise self._missing(skip) from skip
+        if isinstance(source, RedeliverFilesOperator):
+            self._others = [*self._others, *source._others, resolve_transfer_id(source.transfer_id)]
         for name in (*FILES_FIELDS, *(each for each in self.taken_over if getattr(self, each) is None)):
             setattr(self, name, getattr(source, name))
+        if isinstance(self.recipients, RecipientsFromSql):
+            self.recipients.on_empty = "fail"
         delivery.client.secrets.update(self.secrets())
 
     def find_sources(
@@ -201,32 +212,37 @@ class _Reminder(RedeliverFilesOperator):
         try:
             return self._source.find_sources(spool, gone, results)
         except AirflowSkipException as skip:
-            raise InvalidDelivery(f"The files of transfer {self.transfer_id} are missing: {skip}") from skip
+            raise self._missing(skip) from skip
+
+    def _missing(self, skip: AirflowSkipException) -> InvalidDelivery:
+        return InvalidDelivery(f"The files of transfer {self.transfer_id} are missing: {skip}")
 
     def _find_sent_transfer(self, delivery: Delivery, context: Context) -> str:
         """Return the id of the transfer that the task has sent, whatever has become of the task since."""
-        from outbound_transfer.delivery.row import read_memory
+        from outbound_transfer.delivery.row import Row, read_memory
 
-        task_id, (dag_id, run_id, _, index) = self.delivering.task_id, delivery.attempt.by.task
+        rows, task_id, (dag_id, run_id, _, index) = delivery.row.rows, self.delivering.task_id, delivery.attempt.by.task
 
         def remembered_by(task_id: str) -> Memory:
-            return read_memory(delivery.row.rows, (dag_id, run_id, task_id, index))
+            return read_memory(rows, (dag_id, run_id, task_id, index))
 
         memory = remembered_by(task_id)
         first = delivery.client.find_transfer(memory.transfer_id) if memory.transfer_id else None
-        if first and not first.is_draft:
-            if task_of(memory.asked[0])[:2] != (dag_id, run_id):
-                raise AirflowSkipException(
-                    f"Another run delivered transfer {first.id} under the delivery_key of task '{task_id}': this run "
-                    "reminds nobody"
-                )
+        is_sent = first is not None and not first.is_draft
+        if is_sent and task_of(memory.asked[0])[:2] == (dag_id, run_id):
             tasks = {each.task_id for each in self.dag.tasks if getattr(each, "origin", each.task_id) == self.origin}
             others = map(remembered_by, tasks - {self.task_id, task_id})
+            self._siblings = [Row.of_task(rows, (dag_id, run_id, each, index)).key for each in tasks]
             self._others = [each.transfer_id for each in others if each.phase is Phase.SENDING]
-            return first.id
+            return memory.transfer_id
         state = find_state(context, dag_id, run_id, task_id, index)
         if state == "skipped":
             raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
+        if is_sent and state == "success":
+            raise AirflowSkipException(
+                f"Another run delivered transfer {memory.transfer_id} under the delivery_key of task '{task_id}': this "
+                "run reminds nobody"
+            )
         raise InvalidDelivery(f"Task '{task_id}' has sent nothing (its state: {state}), so nobody is reminded")
 
 
@@ -256,7 +272,8 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
             "reminder of a mapped delivery belongs in a mapped task group with it"
         )
     taken = ("security", "outbound_transfer_conn_id", "deferrable", "slot_timeout")
-    given = {name: getattr(task, name) for name in taken} | arguments
+    own = {**dict.fromkeys((*TRANSFER_FIELDS, "delivery_key")), "send": True}  # not as default_args have it for others
+    given = {**own, **{name: getattr(task, name) for name in taken}, **arguments}
     reminder = _Reminder(task_id=task_id, transfer_id="found later", files=None, **given)  # type: ignore[arg-type]
     if reminder.get_closest_mapped_task_group() is not task.get_closest_mapped_task_group():
         raise InvalidDelivery(f"{task_id}: it and '{task.task_id}' must be in the same mapped task group")

@@ -9,14 +9,15 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from outbound_transfer.airflow_compat import names
-from outbound_transfer.client.errors import InvalidDelivery, TaskNotRunning
+from outbound_transfer.client.errors import TaskNotRunning
 from outbound_transfer.delivery.attempt import TaskTry
 from outbound_transfer.files.content import Spool
 from outbound_transfer.links.transfer import push_link
-from outbound_transfer.operators import arguments, base
+from outbound_transfer.operators import base, results
+from outbound_transfer.operators.arguments import DELIVERY_CHECKS, FILES_CHECKS, TRANSFER_CHECKS, Check
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE, OutboundTransferOperator
 from outbound_transfer.operators.errors import DeferRequested, fails_without_retry
-from outbound_transfer.operators.wait import OUTCOME_CHECKS, Pickup
+from outbound_transfer.operators.wait import Pickup
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,27 +32,6 @@ if TYPE_CHECKING:
 
 #: Arguments that have no effect without a wait.
 _OF_THE_WAIT: Final = ("poke_interval", "timeout", "on_expired", "on_canceled", "accept_partial")
-
-
-def _check_wait(wait: Any, send: Any, ignored: Sequence[str]) -> None:
-    if not isinstance(send, bool):
-        raise InvalidDelivery(f"send must be True or False, not {send!r:.100}")
-    if wait and not send:
-        raise InvalidDelivery(
-            "wait=True needs send=True: a draft is not picked up. Put a TransferSensor after the send"
-        )
-    if ignored:
-        raise InvalidDelivery(f"{', '.join(ignored)} needs wait=True: without it, the task ends with the send")
-
-
-DELIVERY_CHECKS: Final = (
-    arguments.Check(("wait", "send", "_ignored"), _check_wait),
-    arguments.SLOT_TIMEOUT_CHECK,
-    arguments.Check(("delivery_key",), arguments.check_delivery_key),
-    arguments.Check(("poke_interval",), partial(arguments.to_seconds, "poke_interval")),
-    arguments.Check(("timeout",), lambda timeout: timeout is None or arguments.to_seconds("timeout", timeout)),
-    *OUTCOME_CHECKS,
-)
 
 
 class DeliverFilesOperator(OutboundTransferOperator):
@@ -91,7 +71,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         "poke_interval",
         "timeout",
     )
-    checks: tuple[arguments.Check, ...] = (*arguments.TRANSFER_CHECKS, *arguments.FILES_CHECKS, *DELIVERY_CHECKS)
+    checks: tuple[Check, ...] = (*TRANSFER_CHECKS, *FILES_CHECKS, *DELIVERY_CHECKS)
 
     sends = skips_without_files = True
     find_sources = base.find_sources
@@ -153,7 +133,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         client = hook.get_conn()
         if self.send:
-            base.announce(self, client, context)
+            results.announce(self, client, context)
         self.report.reader = delivery = self.begin(client, context, self.delivery_key)
         if delivery.memory.transfer_id:  # Airflow has removed the XComs of the attempt that made it
             self._publish(context, delivery)
@@ -161,20 +141,20 @@ class DeliverFilesOperator(OutboundTransferOperator):
         with (
             Spool() as spool,
             delivery.closing(lambda error: _is_final(error, attempt), self._open_client),
-            base.finishing_rehearsal(delivery, context),
+            results.finishing_rehearsal(delivery, context),
             base.no_skip_after_send(delivery),
         ):
             transfer = self.deliver(delivery, context, spool)
         if transfer.is_draft:
             self.log.info("Draft %s is complete. Nothing is sent: another task sends or discards it", transfer.id)
-            return base.to_delivery_result(transfer, delivery.memory)
+            return results.to_delivery_result(transfer, delivery.memory)
         self.report.transfer_id, self.report.is_sent = transfer.id, True
         if delivery.has_sent:
-            self.log.info("%s", base.delivery_summary(transfer, client, context))
+            self.log.info("%s", results.delivery_summary(transfer, client, context))
         if self.wait:
             self.report.reader = pickup = Pickup(self, transfer.id, context)
             transfer = pickup.run(hook, transfer)
-        return base.to_delivery_result(transfer, delivery.memory)
+        return results.to_delivery_result(transfer, delivery.memory)
 
     def _publish(self, context: Context, delivery: Delivery) -> None:
         transfer_id = delivery.memory.transfer_id
@@ -212,7 +192,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         self.report.transfer_id, self.report.is_sent = memory.transfer_id, True
         # A row that was forgotten meanwhile knows no transfer.
         transfer = pickup.finish(event, lambda seen: seen.id != memory.transfer_id or is_of(memory, seen))
-        return base.to_delivery_result(transfer, memory)
+        return results.to_delivery_result(transfer, memory)
 
 
 def delivery_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,19 +13,18 @@ import msgspec
 from outbound_transfer.airflow_compat import names
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.client.models import Transfer, TransferOutcome, describe, status_hint
+from outbound_transfer.delivery.attempt import TaskTry
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.observability import metrics
-from outbound_transfer.operators.arguments import choice, to_seconds
+from outbound_transfer.operators.arguments import to_seconds
 from outbound_transfer.operators.errors import fail_without_retry
-from outbound_transfer.waiting.wait import FAIL, OUTCOMES, SKIP, Rules, WaitEnd, skip_reason, wait_outcome
+from outbound_transfer.waiting.wait import FAIL, SKIP, Rules, WaitEnd, skip_reason, wait_outcome
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 #: The timeout of a wait without one: the service expires transfers and removes drafts long before.
 NO_TIMEOUT: Final = timedelta(days=3_650)
-
-OUTCOME_CHECKS: Final = (choice("on_expired", *OUTCOMES), choice("on_canceled", *OUTCOMES))
 
 
 class Pickup:
@@ -46,9 +45,17 @@ class Pickup:
 
     def deadline(self) -> datetime:
         """Return when the wait times out: stored, so that it survives a retry. A clear restarts it."""
-        from outbound_transfer.delivery.row import keep_deadline
+        from outbound_transfer.delivery.place import open_rows
+        from outbound_transfer.delivery.row import Row
 
-        return keep_deadline(self._context, names.timezone.utcnow() + timedelta(seconds=self._timeout))
+        by = TaskTry.of(self._context)
+        row, asked = Row.of_task(open_rows(), by.task), str(by.asked)
+        stored, then = row.read()[1].wait
+        if then == asked:
+            return datetime.fromisoformat(stored)
+        deadline = names.timezone.utcnow() + timedelta(seconds=self._timeout)
+        row.change(lambda memory: msgspec.structs.replace(memory, wait=(deadline.isoformat(), asked)))
+        return deadline
 
     def run(self, hook: OutboundTransferHook, transfer: Transfer) -> Transfer:
         """Wait for a transfer that was just read, or defer; return it as last read.
@@ -129,6 +136,8 @@ class Pickup:
             )
         self.transfer = end.transfer
         if end.status == "error":
+            with OutboundTransferHook(self._task.outbound_transfer_conn_id) as hook:
+                self.poll(hook)  # its error has a class, for callbacks
             raise names.AirflowFailException(end.message)
         if end.status == "finished" and end.transfer and self.is_over(end.transfer):
             return end.transfer

@@ -13,10 +13,16 @@ from outbound_transfer.airflow_compat.names import AirflowSensorTimeout, conf, t
 from outbound_transfer.client.models import to_summary_dict
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer.links.transfer import TransferLink, push_link
-from outbound_transfer.operators.arguments import TRANSFER_ID_CHECK, check_all, check_literals, resolve_transfer_id
+from outbound_transfer.operators.arguments import (
+    OUTCOME_CHECKS,
+    TRANSFER_ID_CHECK,
+    check_all,
+    check_literals,
+    resolve_transfer_id,
+)
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
 from outbound_transfer.operators.errors import fail_without_retry, report_outcome
-from outbound_transfer.operators.wait import NO_TIMEOUT, OUTCOME_CHECKS, Pickup, timed_out
+from outbound_transfer.operators.wait import NO_TIMEOUT, Pickup, timed_out
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

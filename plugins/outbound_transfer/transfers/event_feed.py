@@ -47,8 +47,7 @@ class EventFeedOperator(OutboundTransferOperator):
     max_rejected: int | None
 
     _ingest: FeedIngest
-    #: Counts that a deferral brought back.
-    _progress = IngestProgress()
+    _progress = IngestProgress()  # counts that a deferral brought back
 
     @abstractmethod
     def _open_destination(self, account: str) -> EventDestination:
@@ -59,10 +58,7 @@ class EventFeedOperator(OutboundTransferOperator):
         """Return the asset that a run with events emits an event for."""
 
     def resume(self, context: Context, event: Any = None, *, progress: Any = None, **deferral: Any) -> Any:
-        """Continue after a deferral, counting on from ``progress``. The destination has the cursor.
-
-        ``dag.test()`` of Airflow 3.3 brings the event back alone: there, counts start again after a deferral.
-        """
+        """Continue after a deferral, counting on from ``progress``, which ``dag.test()`` of Airflow 3.3 loses."""
         self._progress = msgspec.convert(progress or {}, IngestProgress)
         return super().resume(context, event, **deferral)
 

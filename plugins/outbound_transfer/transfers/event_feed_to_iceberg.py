@@ -29,9 +29,6 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`, with
     the operator's return value and ``account`` as its ``extra``.
 
-    An ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
-    response, a minute later, claims about as much.
-
     :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).
     :param table: namespace and table, such as ``lake.outbound_transfer_events``. The namespace exists.
     :param keep_snapshots_for: the table's snapshots younger than that do not expire, so that readers can go on using

@@ -29,9 +29,6 @@ class EventFeedToSqlOperator(EventFeedOperator):
     A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.table_asset`, with the
     operator's return value and ``account`` as its ``extra``.
 
-    An ``X-Next-Cursor`` that is further beyond the lines of its page than those before it is stored only after a second
-    response, a minute later, claims about as much.
-
     :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
     :param table_prefix: prefix of the names of the tables.
     :param schema: existing schema of the tables. Default: the connection's own.
@@ -76,7 +73,7 @@ class EventFeedToSqlOperator(EventFeedOperator):
 
     def _open_destination(self, account: str) -> EventDestination:
         from outbound_transfer.store.events import EventStore
-        from outbound_transfer.store.schema import open_tables
+        from outbound_transfer.store.tables import open_tables
 
         return EventStore(open_tables(self.sql_conn_id, prefix=self.table_prefix, schema=self.schema), account)
 

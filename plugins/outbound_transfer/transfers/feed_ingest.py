@@ -18,7 +18,7 @@ from outbound_transfer.client.events import Page, parse_position
 from outbound_transfer.observability import metrics
 from outbound_transfer.store.destination import PollRecord
 from outbound_transfer.store.errors import CursorMoved, first_line
-from outbound_transfer.store.values import read_event_time
+from outbound_transfer.store.rows import read_event_time
 from outbound_transfer.traces import trace
 from outbound_transfer.wording import pluralize
 

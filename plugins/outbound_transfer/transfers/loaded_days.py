@@ -28,7 +28,7 @@ class LoadedDaysOperator(BaseOperator):
     A day is read to its end by the first run that starts after it and reaches the end of the feed, whether the day had
     events or not. Airflow knows which days were announced, as their asset events are this task's inlets: a run that
     fails neither loses a day nor announces it twice. The first run announces the day before it; without a new day, the
-    task is skipped. It is not the task that loads, as Airflow emits an event of each outlet of a task that succeeds.
+    task is skipped.
 
     :param asset: what the ingestion loads, such as ``table_asset("events", sql_conn_id=…)``; schedule a DAG on its
         :func:`~outbound_transfer.assets.outbound_transfer.days_asset`.

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Unpack
 from outbound_transfer.airflow_compat.names import AirflowSkipException
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.files.content import ContentWriter
-from outbound_transfer.operators.arguments import MORE_FILES_CHECKS, TRANSFER_CHECKS, Check, choice, to_whole_number
+from outbound_transfer.operators.arguments import (
+    DELIVERY_CHECKS,
+    MORE_FILES_CHECKS,
+    TRANSFER_CHECKS,
+    Check,
+    check_text,
+    choice,
+    to_whole_number,
+)
 from outbound_transfer.operators.base import DEFAULT_CONN_ID, DEFAULT_DEFERRABLE
-from outbound_transfer.operators.transfer import DELIVERY_CHECKS, DeliverFilesOperator, delivery_arguments
+from outbound_transfer.operators.transfer import DeliverFilesOperator, delivery_arguments
 from outbound_transfer.queries.errors import ResultEmpty
 from outbound_transfer.queries.spec import QuerySpec, format_of, parse_queries, parse_zone
 
@@ -33,12 +41,17 @@ def _check_one_form(sql: Any, queries: Any) -> None:
         raise InvalidDelivery("give either sql and file_name, or queries")
 
 
+def _check_file_name(name: Any, file_format: Any) -> None:
+    if name is not None:
+        format_of(check_text("file_name", name), file_format)
+
+
 QUERY_CHECKS: Final = (
     Check(("sql", "queries"), _check_one_form),
     Check(("queries", "file_format"), lambda queries, kind: queries is None or parse_queries(queries, kind)),
-    Check(("file_name", "file_format"), lambda name, kind: name is None or format_of(name, kind)),
+    Check(("file_name", "file_format"), _check_file_name),
     Check(("max_rows",), lambda number: number is None or to_whole_number("max_rows", number)),
-    Check(("timezone",), parse_zone),
+    Check(("timezone",), lambda zone: parse_zone(check_text("timezone", zone))),
     choice("csv_formulas", "escape", "keep"),
     choice("on_empty", "fail", "skip", "send"),
 )
@@ -126,6 +139,8 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         deferrable: bool = DEFAULT_DEFERRABLE,
         **kwargs: Unpack[TaskArguments],
     ) -> None:
+        if queries is not None and sql == (kwargs.get("default_args") or {}).get("sql"):
+            sql = None  # meant for the Dag's other queries
         self.sql_conn_id = sql_conn_id
         self.sql = sql
         self.file_name = file_name

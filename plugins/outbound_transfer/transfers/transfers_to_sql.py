@@ -78,7 +78,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> dict[str, Any]:
         from outbound_transfer.store.config import stores_recipients
-        from outbound_transfer.store.schema import open_tables
+        from outbound_transfer.store.tables import open_tables
         from outbound_transfer.store.transfers import TransferTables
 
         with fail_without_retry_on_warehouse_errors():

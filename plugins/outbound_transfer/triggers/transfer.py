@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TaskSkippedEvent, TaskSuccessEvent, TriggerEvent
 
@@ -19,16 +20,6 @@ from outbound_transfer.waiting.wait import SKIP, SUCCEED, Rules, Wait, WaitEnd, 
 
 if TYPE_CHECKING:
     from outbound_transfer.client.client import Client
-
-_ARGUMENTS: Final = (
-    "transfer_id",
-    "outbound_transfer_conn_id",
-    "poke_interval",
-    "deadline",
-    "rules",
-    "end_from_trigger",
-    "push_xcom",
-)
 
 
 class TransferTrigger(BaseTrigger):
@@ -69,7 +60,9 @@ class TransferTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         kind = type(self)
-        return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in _ARGUMENTS}
+        return f"{kind.__module__}.{kind.__qualname__}", {
+            name: getattr(self, name) for name in signature(kind).parameters
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from outbound_transfer.waiting.poll import join_poll  # loads the client, which costs start-up time

@@ -40,6 +40,7 @@ TICK: Final = 2.0  # between two looks for waits that are due; the first comes a
 PACE: Final = 2.5  # from one poll to the next for each of its calls: most of the key's 60 a minute are for deliveries
 RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
 READER_LIFE: Final = 3_600.0  # after which a poll forgets what it knows of listings, and that a database has failed
+MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
 LAST_CHANCE: Final = 180.0  # after its deadline, in which a wait may end with what a last poll reads
 
 PAGE_LIFE: Final = 0.75  # part of the interval for which a page that another triggerer has read is of use
@@ -134,8 +135,9 @@ class Poll:
                 raise CallsStopped
             if isinstance(read, Transfer) and any(_shows_more(read, each.seen) for each in waits[transfer_id]):
                 changed.append(read)
+            ahead = min(max(client.clock_difference or 0.0, -MAX_CLOCK_ERROR), MAX_CLOCK_ERROR)
             for each in waits[transfer_id]:  # one by one: one that cannot be updated holds up no other
-                loop.call_soon_threadsafe(each.update, read, at, client.clock_ahead)
+                loop.call_soon_threadsafe(each.update, read, at, ahead)
 
         wanted = {wait.transfer_id: wait.seen for wait in due}
         wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(at)}

@@ -12,7 +12,7 @@ import msgspec
 
 from outbound_transfer.client import models
 from outbound_transfer.client.errors import InvalidDelivery, NotFound
-from outbound_transfer.store.values import read_event_time
+from outbound_transfer.store.rows import read_event_time
 
 FAIL: Final = "fail"
 SKIP: Final = "skip"
@@ -20,10 +20,7 @@ SUCCEED: Final = "succeed"
 
 OUTCOMES: Final = (SUCCEED, FAIL, SKIP)  # what on_expired and on_canceled may be
 
-OUTSTANDING: Final = (
-    models.PENDING,
-    models.PARTIAL,
-)  # in the order of listing: one that moves is seen
+OUTSTANDING: Final = (models.PENDING, models.PARTIAL)  # in the order of listing: one that moves is seen
 
 MIN_INTERVAL: Final = 1.0  # seconds between two polls: an interval of 0 must not become a busy loop
 EXPIRY_MARGIN: Final = 1.0  # seconds from expiry to the poll for it: it is evaluated on read (service-api.md, R19)
