@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from airflow.utils.state import TaskInstanceState
@@ -20,6 +20,10 @@ pytestmark = pytest.mark.e2e
 
 APPROVAL = "deliver_with_approval"
 ASKING = getattr(TaskInstanceState, "AWAITING_INPUT", TaskInstanceState.DEFERRED).value  # since Airflow 3.3
+
+#: The example of docs/operators.md, whose sends free their workers while they wait for a slot of the account.
+(IN_STEPS,) = re.findall(r"```python\n([^`]*\"in_steps\"[^`]*)```", (REPOSITORY / "docs" / "operators.md").read_text())
+IN_STEPS = IN_STEPS.replace('task_id="send",', 'task_id="send", deferrable=True,')
 
 STEPS = """
 from airflow.sdk import DAG, task_group
@@ -72,6 +76,7 @@ class DraftsStack(ManySandboxesStack):
         self.dags.mkdir()
         shutil.copy(REPOSITORY / "dags" / f"{APPROVAL}.py", self.dags)
         (self.dags / "steps.py").write_text(STEPS.format(files=f"{self.folder / 'outbox'}/"))
+        (self.dags / "in_steps.py").write_text(IN_STEPS)
         super().start()
 
     def settings(self) -> dict[str, str]:
@@ -90,28 +95,14 @@ class DraftsStack(ManySandboxesStack):
         self.wait_for(run_id, approve=ASKING)
         return run_id
 
-    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
-        tasks = self.airflow.tasks(dag_id, run_id)
-        return {f"{row['task_id']}{row['map_index'] if row['map_index'] >= 0 else ''}": row["state"] for row in tasks}
-
     def wait_for(self, run_id: str, **wanted: str) -> None:
-        eventually(lambda: wanted.items() <= self.states(APPROVAL, run_id).items(), interval=0.5)
-
-    def finish(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """Wait until a run has finished; return the states of its tasks."""
-        path = f"dags/{dag_id}/dagRuns/{run_id}"
-        eventually(lambda: self.airflow.call("GET", path)["state"] in ("success", "failed"), interval=0.5)
-        return self.states(dag_id, run_id)
+        eventually(lambda: wanted.items() <= self.airflow.states(APPROVAL, run_id).items(), interval=0.5)
 
     def options(self, run_id: str) -> list[str]:
         return list(self.airflow.call("GET", self._request(run_id))["options"])
 
     def answer(self, run_id: str, option: str) -> None:
         self.airflow.call("PATCH", self._request(run_id), {"chosen_options": [option], "params_input": {}})
-
-    def clear(self, run_id: str, *task_ids: str) -> None:
-        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": task_ids}
-        self.airflow.call("POST", f"dags/{APPROVAL}/clearTaskInstances", body)
 
     @staticmethod
     def _request(run_id: str) -> str:
@@ -121,7 +112,7 @@ class DraftsStack(ManySandboxesStack):
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DraftsStack]:
     with running_stack(tmp_path_factory.mktemp("drafts") / "stack", Reporter(), 1, kind=DraftsStack) as stack:
-        stack.wait_for_dags(stack.airflow, APPROVAL, "steps")
+        stack.wait_for_dags(stack.airflow, APPROVAL, "steps", "in_steps")
         yield stack
 
 
@@ -140,7 +131,7 @@ def test_what_was_approved_is_sent(stack: DraftsStack, service: Sandbox) -> None
     approve, _ = stack.options(run_id)
     stack.answer(run_id, approve)
 
-    assert {*stack.finish(APPROVAL, run_id).values()} == {"success"}
+    assert {*stack.airflow.finish(APPROVAL, run_id).values()} == {"success"}
     sent = stack.airflow.xcom(APPROVAL, run_id, "send")
     assert (service.assert_sent_once(), sent["approval"]["by"] != "") == (sent["id"], True)
     assert approve.startswith(f"Approve {sent['id']} (")
@@ -151,7 +142,7 @@ def test_a_rejection_skips_the_send_and_the_draft_is_discarded(stack: DraftsStac
     _, reject = stack.options(run_id)
     stack.answer(run_id, reject)
 
-    states = stack.finish(APPROVAL, run_id)
+    states = stack.airflow.finish(APPROVAL, run_id)
     assert states == {"deliver": "success", "approve": "skipped", "send": "skipped", "discard": "success"}
     assert stack.airflow.xcom(APPROVAL, run_id, "discard") is True
     service.assert_nothing_sent()
@@ -159,11 +150,11 @@ def test_a_rejection_skips_the_send_and_the_draft_is_discarded(stack: DraftsStac
 
 def test_a_clear_of_the_approval_asks_again(stack: DraftsStack, service: Sandbox) -> None:
     run_id = stack.ask()
-    stack.clear(run_id, "approve")
-    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != ASKING, interval=0.1)
+    stack.airflow.clear(APPROVAL, run_id, "approve")
+    eventually(lambda: stack.airflow.states(APPROVAL, run_id)["approve"] != ASKING, interval=0.1)
     stack.wait_for(run_id, approve=ASKING)
     stack.answer(run_id, stack.options(run_id)[0])
-    assert {*stack.finish(APPROVAL, run_id).values()} == {"success"}
+    assert {*stack.airflow.finish(APPROVAL, run_id).values()} == {"success"}
     service.assert_sent_once()
 
 
@@ -171,12 +162,12 @@ def test_an_old_button_approves_no_new_draft(stack: DraftsStack, service: Sandbo
     """Airflow up to 3.3 goes on showing the first request of a task."""
     run_id = stack.ask()
     before = stack.options(run_id)
-    stack.clear(run_id, "deliver", "approve", "send")
-    eventually(lambda: stack.states(APPROVAL, run_id)["approve"] != ASKING, interval=0.1)
+    stack.airflow.clear(APPROVAL, run_id, "deliver", "approve", "send")
+    eventually(lambda: stack.airflow.states(APPROVAL, run_id)["approve"] != ASKING, interval=0.1)
     stack.wait_for(run_id, approve=ASKING)
     now = stack.options(run_id)
     stack.answer(run_id, now[0])
-    states = stack.finish(APPROVAL, run_id)
+    states = stack.airflow.finish(APPROVAL, run_id)
     if now == before:
         assert (states["approve"], states["send"]) == ("failed", "upstream_failed")
         service.assert_nothing_sent()
@@ -187,7 +178,7 @@ def test_an_old_button_approves_no_new_draft(stack: DraftsStack, service: Sandbo
 
 def test_tasks_of_a_map_fill_one_draft_and_two_of_one_name_do_not(stack: DraftsStack, service: Sandbox) -> None:
     run_id = stack.airflow.trigger("steps", {})
-    states = stack.finish("steps", run_id)
+    states = stack.airflow.finish("steps", run_id)
 
     assert {state for name, state in states.items() if name.startswith("mapped")} == {"success"}
     transfer_id = service.assert_sent_once()
@@ -198,3 +189,29 @@ def test_tasks_of_a_map_fill_one_draft_and_two_of_one_name_do_not(stack: DraftsS
     assert "failed" in (states["twice.one"], states["twice.other"])
     assert states["twice.send"] == "upstream_failed"
     assert stack.airflow.xcom("steps", run_id, "twice.discard") is True
+
+
+def test_a_file_attached_again_while_the_send_waits_is_what_is_sent(stack: DraftsStack, service: Sandbox) -> None:
+    """The account has no slot left; the draft of the other index stays as it was filled."""
+    service.patch_account(outstanding_transfer_limit=0)
+    files = {file.name: file.read_bytes() for file in stack.files}
+    run_id = stack.airflow.trigger("in_steps", {"folder": str(stack.folder / "outbox")})
+
+    def states() -> dict[str, str]:
+        return stack.airflow.states("in_steps", run_id)
+
+    eventually(lambda: [states().get(f"delivery.send{index}") for index in (0, 1)] == ["deferred"] * 2, interval=0.5)
+    (stack.folder / "outbox" / "a.csv").write_bytes(b"corrected")
+    try:
+        stack.airflow.clear("in_steps", run_id, ("delivery.attach", 0))
+        eventually(lambda: states()["delivery.attach0"] == "success", interval=0.5)
+        service.patch_account(outstanding_transfer_limit=10)
+        assert {*stack.airflow.finish("in_steps", run_id).values()} == {"success"}
+    finally:
+        (stack.folder / "outbox" / "a.csv").write_bytes(files["a.csv"])
+
+    sent = [stack.airflow.xcom("in_steps", run_id, "delivery.send", index)["id"] for index in (0, 1)]
+    assert sorted(service.sent()) == sorted(sent)
+    service.assert_delivered(sent[0], {**files, "a.csv": b"corrected"}, "ann@example.com")
+    service.assert_delivered(sent[1], files, "bob@example.com")
+    assert [stack.airflow.xcom("in_steps", run_id, "delivery.discard", index) for index in (0, 1)] == [False, False]

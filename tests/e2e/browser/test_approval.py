@@ -28,5 +28,5 @@ def test_the_button_approves_what_is_sent(chromium: Browser, tmp_path: Path) -> 
             expect(page.get_by_text("ann@example.com")).to_be_visible()
             stack.sandboxes[0].assert_nothing_sent()
             page.get_by_role("button", name=approve).click()
-            assert {*stack.finish(APPROVAL, run_id).values()} == {"success"}
+            assert {*stack.airflow.finish(APPROVAL, run_id).values()} == {"success"}
         stack.sandboxes[0].assert_sent_once()

@@ -17,7 +17,7 @@ import yaml
 
 Condition = Literal["service_healthy", "service_completed_successfully"]
 
-_ENGINES_OWN = {"build", "init", "logging", "mem_limit", "restart", "stop_grace_period"}
+_ENGINES_OWN = {"build", "init", "logging", "mem_limit", "restart", "security_opt", "stop_grace_period"}
 _CARRIED_OUT = {
     *("command", "deploy", "depends_on", "entrypoint", "environment", "healthcheck"),
     *("image", "ports", "profiles", "volumes"),

@@ -16,7 +16,7 @@ from views import VIEWS
 
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.store.events import EventStore, PollRecord
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import Tables
 from outbound_transfer.store.views import render_views
 from support import sample_rows
 from support.databases import fresh_database

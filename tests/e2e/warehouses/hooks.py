@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from airflow.sdk import BaseHook
 
-from outbound_transfer.store.schema import open_tables
+from outbound_transfer.store.tables import open_tables
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:

@@ -87,12 +87,7 @@ class ManySandboxesStack(Stack):
 
 @contextmanager
 def running_stack(
-    folder: Path,
-    reporter: Reporter,
-    count: int,
-    signals: Any = None,
-    *,
-    kind: type[AStack],
+    folder: Path, reporter: Reporter, count: int, signals: Any = None, *, kind: type[AStack]
 ) -> Iterator[AStack]:
     """A started stack, all of whose processes are stopped at the end; what it wrote into ``folder`` stays."""
     signals = signals or NoSignals()

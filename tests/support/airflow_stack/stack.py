@@ -115,6 +115,22 @@ class Airflow:
         instances: list[dict[str, Any]] = tasks["task_instances"]
         return instances
 
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """State by task, of a mapped one with its index: `deliver0`."""
+        tasks = self.tasks(dag_id, run_id)
+        return {f"{row['task_id']}{row['map_index'] if row['map_index'] >= 0 else ''}": row["state"] for row in tasks}
+
+    def finish(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """Wait until a run has finished; return the states of its tasks."""
+        path = f"dags/{dag_id}/dagRuns/{run_id}"
+        eventually(lambda: self.call("GET", path)["state"] in ("success", "failed"), interval=0.5)
+        return self.states(dag_id, run_id)
+
+    def clear(self, dag_id: str, run_id: str, *tasks: str | tuple[str, int]) -> None:
+        """Clear these tasks alone, or these map indexes of them."""
+        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": tasks}
+        self.call("POST", f"dags/{dag_id}/clearTaskInstances", body)
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1, key: str = "return_value") -> Any:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         return self.call("GET", path, map_index=map_index, stringify=False)["value"]
