@@ -88,7 +88,7 @@ def _destination(target: dict[str, Any]) -> Any:
     from airflow.sdk import BaseHook
 
     from outbound_transfer.store.events import EventStore
-    from outbound_transfer.store.schema import Tables
+    from outbound_transfer.store.tables import Tables
 
     return EventStore(Tables(BaseHook.get_hook("warehouse")), "bench")
 

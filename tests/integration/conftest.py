@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
 from support.connections import connection_json
+from support.deliveries import DELIVERY
 from support.mail_server import MailServer
 from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
+from support.waiting_tasks import Scene
 
 
 @pytest.fixture
@@ -19,6 +24,32 @@ def task(connection: str, sandbox: Sandbox) -> Callable[..., FakeTaskInstance]:
     time = SimulatedClock(sandbox)
 
     return lambda operator, task_id="", **arguments: task_instance(operator, time, task_id=task_id, **arguments)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * 1000)
+    return [str(path) for path in paths]
+
+
+@pytest.fixture
+def deliver(task: Callable[..., FakeTaskInstance], files: list[str]) -> Callable[..., FakeTaskInstance]:
+    """Make a task that delivers the files; what is given replaces its arguments."""
+    return lambda **arguments: task(DeliverFilesOperator, **{"files": files, **DELIVERY, **arguments})
+
+
+@pytest.fixture
+def make_draft(task: Callable[..., FakeTaskInstance], files: list[str]) -> Callable[[], str]:
+    """Let tasks create a draft and attach the files to it."""
+
+    def make() -> str:
+        draft = str(task(CreateTransferOperator, **DELIVERY).run())
+        task(AttachFilesOperator, transfer_id=draft, files=files).run()
+        return draft
+
+    return make
 
 
 @pytest.fixture
@@ -42,3 +73,11 @@ def mail(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailServer]:
     monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
     with mail.served():
         yield mail
+
+
+@pytest.fixture
+def scene(sandbox: Sandbox, connection: str) -> Iterator[Scene]:
+    """Deferred tasks and their service, in virtual time."""
+    scene = Scene(sandbox)
+    with scene.time.running():
+        yield scene

@@ -251,14 +251,6 @@ def test_a_broken_set_up_is_found(set_up: SetUp, name: str) -> None:
     set_up.sandbox.release_held_calls()
 
 
-def test_a_deliveries_database_that_is_down_is_named(set_up: SetUp) -> None:
-    set_up.connect("deliveries", **NOTHING_LISTENS)
-    status, found = set_up.check("--sql-conn-id", "warehouse")
-    broken = [row for row in found.values() if row["status"] == "broken"]
-    assert status == 2
-    assert any("connection 'deliveries' fails with OperationalError: " in row["found"] for row in broken)
-
-
 def test_a_response_that_is_none_of_the_services_is_shown(set_up: SetUp) -> None:
     set_up.sandbox.plan_faults(*2 * [{"kind": "malformed_json", "path": "/v1/transfers", "text": "<html>"}])
     status, found = set_up.check("--sql-conn-id", "warehouse")

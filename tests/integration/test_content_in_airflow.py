@@ -47,7 +47,6 @@ def stored(sandbox, transfer: Any) -> dict[str, bytes]:
 @pytest.mark.parametrize("native", [False, True])
 def test_only_text_of_the_dag_file_is_a_template(run_dag, connection, sandbox, native) -> None:
     run = run_dag(TEMPLATES.format(native=native))
-
     assert run.states() == dict.fromkeys(["text", "specs", "mapped[0]", "deliver"], "success")
     assert stored(sandbox, run.xcom("deliver")) == {
         "rendered.txt": b"hush total",
@@ -93,7 +92,6 @@ EXPANDED_KWARGS = """
 
 def test_what_a_task_returned_for_expand_kwargs_is_no_template(run_dag, connection, sandbox) -> None:
     run = run_dag(EXPANDED_KWARGS)
-
     assert set(run.states().values()) == {"success"}
     secret = "{{ conn.outbound_transfer_default.password }}"
     for task_id, subject in {"all": "For Ann", "changed": "Also for Ann", "each": "Only for Ann"}.items():
@@ -140,45 +138,12 @@ PARTIAL = """
 
 def test_a_mapped_task_may_have_contents_of_every_form(run_dag, connection, sandbox, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hush")
-
     run = run_dag(PARTIAL.format(path=str(tmp_path / "file")))
-
     assert set(run.states().values()) == {"success"}
     for index in (0, 1):
         files = stored(sandbox, run.xcom("deliver", map_index=index))
         assert (len(files), set(files.values())) == (5, {b"hush"})
     assert "hush" not in rendered_fields(run, "deliver")
-
-
-NO_VALUE = """
-    from airflow.sdk import DAG, task
-    from outbound_transfer.operators.transfer import DeliverFilesOperator
-
-    with DAG("no_value", schedule=None):
-        @task
-        def nothing():
-            return None
-
-        @task
-        def word():
-            return "None"
-
-        given = nothing()
-        common = {"subject": "Report", "recipients": ["ann@example.com"]}
-        given >> DeliverFilesOperator(
-            task_id="template", files={"name": "a.txt", "content": "{{ ti.xcom_pull('nothing') }}"}, **common
-        )
-        DeliverFilesOperator(task_id="xcom", files={"name": "a.txt", "content": given}, **common)
-        DeliverFilesOperator(task_id="text", files={"name": "a.txt", "content": word()}, **common)
-"""
-
-
-def test_a_content_without_a_value_is_refused(run_dag, connection, sandbox) -> None:
-    run = run_dag(NO_VALUE)
-
-    states = run.states()
-    assert (states["template"], states["xcom"], states["text"]) == ("failed", "failed", "success")
-    assert stored(sandbox, run.xcom("text")) == {"a.txt": b"None"}
 
 
 DECORATED = """

@@ -23,7 +23,6 @@ def test_deliver_files_sends_each_delivery_once(
         {"files": [str(tmp_path / "*.txt")], "subject": "123", "recipients": [{"email": "bob@example.com"}]},
     ]
     run = run_dag(DELIVER_FILES, conf={"deliveries": deliveries})
-
     assert run.state == "success"
     assert {run.states()[f"delivery.wait_for_pickup[{index}]"] for index in (0, 1)} == {"success"}
     final = [run.xcom("delivery.wait_for_pickup", map_index=index) for index in (0, 1)]
@@ -44,9 +43,7 @@ def test_redeliver_files_delivers_to_those_who_are_left(run_dag, connection, san
     sandbox.pickup(first.id, "ann@example.com")
     conf = {"transfer_id": first.id, "files": [str(tmp_path / "*.txt")]}
     source = (REPOSITORY / "dags/redeliver_files.py").read_text()
-
     run = run_dag(source, conf=conf)
-
     assert run.states() == {"deliver": "success", "discard_draft": "success"}
     second = run.xcom("deliver")
     assert (second["subject"], second["not_picked_up"]) == ("Once more: Quarter", ["bob@example.com"])
@@ -69,7 +66,6 @@ def test_deliver_files_delivers_what_its_form_says(
         "security": "email",
     }
     run = run_dag(DELIVER_FILES, conf=form)
-
     assert run.state == "success"
     transfer_id = sandbox.assert_sent_once()
     sandbox.assert_delivered(transfer_id, {"a.txt": b"for both"}, "ann@example.com", "bob@example.com")
@@ -187,32 +183,3 @@ def test_deliver_with_approval_sends_what_is_approved(
     assert run.xcom("discard") is True
     sandbox.assert_nothing_sent()
     assert hook.get_conn().find_transfer(run.xcom("deliver")["id"]) is None
-
-
-APPROVED_MAP = """
-    from airflow.sdk import DAG
-    from outbound_transfer.operators.approval import ApproveTransferOperator
-    from outbound_transfer.operators.draft import SendTransferOperator
-    from outbound_transfer.operators.transfer import DeliverFilesOperator
-
-    FILES = [{"name": name, "content": name} for name in ("a.csv", "b.csv")]
-
-    with DAG("approved_map", schedule=None):
-        deliver = DeliverFilesOperator.partial(
-            task_id="deliver", subject="Report", recipients="ann@example.com", send=False
-        ).expand(files=FILES)
-        approve = ApproveTransferOperator.partial(task_id="approve").expand(transfer_id=deliver.output)
-        send = SendTransferOperator.partial(task_id="send").expand(transfer_id=deliver.output)
-        approve >> send
-"""
-
-
-def test_each_index_of_a_map_is_approved_and_sent(run_dag, connection, sandbox, answer_requests) -> None:
-    answer_requests("Approve")
-
-    run = run_dag(APPROVED_MAP)
-
-    assert {*run.states().values()} == {"success"}
-    approvals = [run.xcom("approve", map_index=index)["transfer_id"] for index in (0, 1)]
-    assert approvals == [run.xcom("deliver", map_index=index)["id"] for index in (0, 1)]
-    assert sorted(approvals) == sorted(sandbox.sent())

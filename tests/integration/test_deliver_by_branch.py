@@ -54,7 +54,6 @@ def test_each_branch_gets_its_rows_and_a_second_run_sends_to_the_new_branch_alon
     assert run.state == "success", run.states()
     assert delivered(sandbox) == ROWS
     assert run.xcom("summary") == {"transfers": 2, "bytes": sum(len(rows) for _, rows in ROWS.values())}
-
     # Map indexes move by one: keys, not indexes, say what was delivered.
     sales.execute("INSERT INTO orders VALUES (5, '2026-01', 'east', 3)")
     sales.execute("INSERT INTO branch_contacts VALUES ('east', 'east@example.com')")
@@ -77,9 +76,7 @@ def test_the_name_of_a_branch_is_only_a_value(run_dag, sales, sandbox) -> None:
     for name in names + refused:
         sales.execute("INSERT INTO orders VALUES (5, '2026-01', %s, 3)", [name])
         sales.execute("INSERT INTO branch_contacts VALUES (%s, 'odd@example.com')", [name])
-
     run = run_dag(SOURCE)
-
     rows = {name: f"id,month,branch,total\r\n5,2026-01,{name},3\r\n".encode() for name in names}
     odd = {f"orders-2026-01-{name}.csv": ("odd@example.com", content) for name, content in rows.items()}
     assert delivered(sandbox) == {**ROWS, **odd}

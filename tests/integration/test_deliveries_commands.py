@@ -49,58 +49,53 @@ def deliver(connection: str, sandbox: Sandbox, tmp_path: Path) -> Callable[..., 
     return deliver
 
 
-def test_old_rows_are_deleted(airflow_database, states, command, deliver, capsys) -> None:
-    deliver(states, "old", 91, delivery_key=None)
-    deliver(states, "new", 89, delivery_key=None)
-    command("deliveries", "clean", "--older-than", "90d", "--yes")
+CLEAN = ("deliveries", "clean", "--older-than", "90d")
+
+
+def test_old_rows_are_deleted_but_those_of_keys(
+    airflow_database, states, command, deliver, monkeypatch, capsys
+) -> None:
+    for run_id, days in (("old", 91), ("new", 89)):
+        deliver(states, run_id, days, delivery_key=None)
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    with pytest.raises(SystemExit, match=r"Nothing was changed\."):
+        command(*CLEAN)
+    assert {*memory.remembered_runs(states)} == {"old", "new"}
+    command(*CLEAN, "--yes")
     assert "1 row of connection 'states' deleted." in capsys.readouterr().out
     assert memory.remembered_runs(states) == ["new"]
+    deliver(states, "old", 91, delivery_key=None)
+    capsys.readouterr()
+    command(*CLEAN, "--yes", "-o", "json")
+    assert json.loads(capsys.readouterr().out) == [{"deleted": "1"}]
+    deliver(states, "key", 91, delivery_key="k")
+    command(*CLEAN, "--yes")
+    assert "key" in memory.remembered_runs(states)
 
 
 def test_the_local_files_rows_are_deleted_and_no_file_is_made(
     airflow_database, command, deliver, capsys, single_machine
 ) -> None:
-    command("deliveries", "clean", "--older-than", "90d", "--yes")
+    command(*CLEAN, "--yes")
     assert capsys.readouterr().out == "There is no table of deliveries: nothing to delete.\n"
     file = single_machine / "outbound_transfer.db"
     assert not file.exists()
     deliver(file, "old", 91, delivery_key=None)
     capsys.readouterr()
-    command("deliveries", "clean", "--older-than", "90d", "--yes")
+    command(*CLEAN, "--yes")
     assert capsys.readouterr().out == f"1 row of the file '{file}' deleted.\n"
-
-
-def test_delivery_keys_are_not_deleted(airflow_database, states, command, deliver) -> None:
-    deliver(states, "old", 91, delivery_key="k")
-    command("deliveries", "clean", "--older-than", "90d", "--yes")
-    assert "old" in memory.remembered_runs(states)
 
 
 @pytest.mark.usefixtures("several_machines")
 def test_without_a_table_nothing_is_asked(airflow_database, command, capsys) -> None:
-    command("deliveries", "clean", "--older-than", "90d")
+    command(*CLEAN)
     assert capsys.readouterr().out == "There is no table of deliveries: nothing to delete.\n"
-
-
-def test_the_number_is_printed_as_json(airflow_database, states, command, deliver, capsys) -> None:
-    deliver(states, "old", 91, delivery_key=None)
-    capsys.readouterr()
-    command("deliveries", "clean", "--older-than", "90d", "--yes", "-o", "json")
-    assert json.loads(capsys.readouterr().out) == [{"deleted": "1"}]
-
-
-def test_nothing_is_deleted_without_a_yes(airflow_database, states, command, deliver, monkeypatch) -> None:
-    deliver(states, "old", 95, delivery_key=None)
-    monkeypatch.setattr("builtins.input", lambda _: "")
-    with pytest.raises(SystemExit, match=r"Nothing was changed\."):
-        command("deliveries", "clean", "--older-than", "90d")
-    assert memory.remembered_runs(states) == ["old"]
 
 
 def test_a_database_that_is_down_is_named(airflow_database, command, monkeypatch) -> None:
     memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": "/nowhere/states.db"}))
     with pytest.raises(SystemExit, match="Nothing more is done: .* connection 'states' fails with OperationalError"):
-        command("deliveries", "clean", "--older-than", "90d", "--yes")
+        command(*CLEAN, "--yes")
 
 
 @pytest.mark.parametrize("age", ["90", "0d", "-1d", "1.5d", "d", "", "999999d"])

@@ -1,18 +1,24 @@
-"""A delivery over its tries: what a retry, a clear and a long wait do (docs/guarantees.md#sent-at-most-once)."""
+"""A delivery over its tries and clears: what is asked, concluded and remembered (docs/guarantees.md)."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import os
 import re
 import sqlite3
-import time
-from contextlib import closing
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import httpx
 import pytest
+from airflow.sdk import DAG
 
-from outbound_transfer.exceptions import SourceChanged, TransferLimitReached
+from outbound_transfer.exceptions import DeliveriesUnavailable, TransferLimitReached
 from outbound_transfer.operators.draft import (
     AttachFilesOperator,
     CreateTransferOperator,
@@ -22,19 +28,13 @@ from outbound_transfer.operators.draft import (
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowFailException
-from support.calls import during_upload
+from support.calls import SEND, after
+from support.deliveries import BOTH_MODES, DELIVERY
 from support.keyed_tasks import sqlite_connection
-from support.tasks import again
+from support.repository import REPOSITORY
+from support.tasks import FakeTaskInstance, SimulatedClock, again, without_credit
 
-DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
-    for number, path in enumerate(paths):
-        path.write_bytes(bytes([number]) * 1000)
-    return [str(path) for path in paths]
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
 
 def calls(sandbox, start: int = 0) -> list[str]:
@@ -47,60 +47,34 @@ def _kind(path: str) -> str:
     return parts[1] if len(parts) > 1 else ("transfers", "transfer")[len(parts)]
 
 
-def stored(sandbox, transfer_id: str) -> dict[str, str]:
-    """SHA-256 by name of what a transfer holds."""
-    files = sandbox.transfer(transfer_id)["files"]
-    return {file["name"]: sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in files}
+def names(transfer: dict[str, Any]) -> list[str]:
+    return sorted(file["name"] for file in transfer["files"])
 
 
-def on_disk(files: list[str]) -> dict[str, str]:
-    return {Path(file).name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
-
-
-def test_a_delivery_uses_a_call_for_each_file_and_two_more(task, sandbox, files) -> None:
-    result = task(DeliverFilesOperator, files=files, **DELIVERY).run()
-
-    assert result["status"] == "pending"
-    assert calls(sandbox) == ["POST transfers", "POST files", "POST files", "POST files", "POST send"]
+def test_a_delivery_uses_a_call_for_each_file_and_two_more(deliver, sandbox) -> None:
+    assert deliver().run()["status"] == "pending"
+    assert calls(sandbox) == ["POST transfers", "POST files", "POST files", "POST send"]
     assert len(sandbox.sent()) == 1
+    assert "2 and one for each file" in (REPOSITORY / "docs/tuning.md").read_text()
 
 
-def test_a_clear_after_the_send_returns_the_same_transfer(task, sandbox, files) -> None:
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
-    first = ti.run()
-
-    assert again(ti)["id"] == ti.xcoms["transfer_id"] == first["id"], "also for the tasks that read the XCom"
-    assert len(sandbox.sent()) == 1
-    assert {call.partition(" ")[0] for call in calls(sandbox)[5:]} == {"GET"}
-
-
-def test_a_clear_after_the_send_pushes_the_id_and_the_link_again(task, sandbox, files) -> None:
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
-    transfer_id = ti.run()["id"]
-    wanted = {
-        "transfer_id": transfer_id,
-        "_link_TransferLink": f"{sandbox.base_url}/transfers/{transfer_id}",
-    }
+def test_a_clear_after_the_send_reads_and_pushes_the_id_and_the_link_again(deliver, sandbox) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    wanted = {"transfer_id": sent, "_link_TransferLink": f"{sandbox.base_url}/transfers/{sent}"}
     assert wanted.items() <= ti.xcoms.items()
-
-    again(ti)
-
+    made = len(sandbox.requests())
+    assert again(ti)["id"] == sent
     assert wanted.items() <= ti.xcoms.items()
+    assert sandbox.sent() == [sent]
+    assert {call.partition(" ")[0] for call in calls(sandbox, made)} == {"GET"}
 
 
-def test_a_file_that_grows_while_it_is_read_is_not_sent(task, sandbox, files) -> None:
-    ti = task(DeliverFilesOperator, files=files, **DELIVERY)
-    with during_upload("b.csv", 1000, lambda: Path(files[1]).write_bytes(b"Y" * 2000)), pytest.raises(SourceChanged):
-        ti.run()
-
-    sandbox.assert_nothing_sent()
-
-
-@pytest.mark.parametrize("deferrable", [True, False])
-def test_a_full_account_keeps_the_draft_until_a_slot_frees(task, sandbox, files, hook, deferrable) -> None:
-    blocker = task(DeliverFilesOperator, files=files, **DELIVERY).run()
+@BOTH_MODES
+def test_a_full_account_keeps_the_draft_until_a_slot_frees(deliver, sandbox, deferrable) -> None:
+    blocker = deliver().run()
     sandbox.patch_account(outstanding_transfer_limit=1)
-    ti = task(DeliverFilesOperator, files=files, deferrable=deferrable, **DELIVERY)
+    ti = deliver(deferrable=deferrable)
     sleep, waits = ti.time.sleep, []
 
     def sleep_then_free(seconds: float) -> None:
@@ -110,86 +84,30 @@ def test_a_full_account_keeps_the_draft_until_a_slot_frees(task, sandbox, files,
             sandbox.cancel(blocker["id"])
 
     ti.time.sleep = sleep_then_free
-
     assert ti.run()["status"] == "pending"
     assert len(waits) >= 3
     assert calls(sandbox).count("POST transfers") == 2, "no draft but the blocker's and this one"
 
 
-@pytest.mark.parametrize("deferrable", [True, False])
-def test_waiting_for_a_slot_stops_at_slot_timeout(task, sandbox, files, deferrable) -> None:
-    task(DeliverFilesOperator, files=files, **DELIVERY).run()
-    sandbox.patch_account(outstanding_transfer_limit=1)
-    ti = task(DeliverFilesOperator, files=files, deferrable=deferrable, slot_timeout=600, **DELIVERY)
-
+@BOTH_MODES
+def test_waiting_for_a_slot_stops_at_slot_timeout(deliver, sandbox, deferrable) -> None:
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    ti = deliver(deferrable=deferrable, slot_timeout=600)
     with pytest.raises(TransferLimitReached):
         ti.run()
     assert 480 <= ti.time.now <= 600
 
 
-def test_attaching_other_files_after_the_send_fails(task, sandbox, files) -> None:
-    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
-    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files[:1])
-    attach.run()
-    task(SendTransferOperator, transfer_id=transfer_id).run()
-    attach.make = task(AttachFilesOperator, transfer_id=transfer_id, files=files).make
-    attach.clear()
-
-    with pytest.raises(AirflowFailException, match="already delivered .*b.csv"):
-        attach.run()
-
-
-@pytest.mark.parametrize("deferrable", [True, False])
-@pytest.mark.parametrize("removed", [0, 1, 2])
-def test_files_that_are_not_delivered_now_are_removed_in_several_tries(
-    task, sandbox, files, hook, deferrable, removed
-) -> None:
-    """A file that an earlier try has removed is not one whose upload may still arrive."""
-    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
-    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files, retries=1, deferrable=deferrable)
-    last = attach.run()[removed]["id"]
-    other = Path(files[0]).with_name("d.csv")
-    other.write_bytes(b"D")
-    attach.make = task(
-        AttachFilesOperator, transfer_id=transfer_id, files=str(other), retries=1, deferrable=deferrable
-    ).make
-    fault = {"status": 429, "retry_after": "30"} if deferrable else {"status": 400}
-    sandbox.plan_faults({"kind": "error", "method": "DELETE", "path": f"*/files/{last}"} | fault)
-    attach.clear()
-    if not deferrable:
-        with pytest.raises(AirflowFailException):
-            attach.run()
-        attach.clear()
-
-    attach.run()
-
-    assert stored(sandbox, transfer_id) == on_disk([str(other)])
-
-
-@pytest.mark.parametrize("size", [1000, 500], ids=["of the same size", "of another size"])
-def test_attaching_leaves_the_file_of_another_task_alone(task, sandbox, files, hook, size) -> None:
-    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
-    task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
-    first = stored(sandbox, transfer_id)
-    Path(files[0]).write_bytes(b"Z" * size)
-
-    with pytest.raises(AirflowFailException, match="a.csv"):
-        task(AttachFilesOperator, transfer_id=transfer_id, files=files[0]).run()
-
-    assert stored(sandbox, transfer_id) == first
-
-
-def test_attaching_returns_each_file_with_its_digest(task, sandbox, files) -> None:
-    transfer_id = task(CreateTransferOperator, **DELIVERY).run()
-    attach = task(AttachFilesOperator, transfer_id=transfer_id, files=files)
-
+def test_attaching_returns_each_file_with_its_digest(task, files) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
+    attach = task(AttachFilesOperator, transfer_id=draft, files=files)
     attached = attach.run()
-
-    assert [file.keys() for file in attached] == [{"id", "name", "size", "sha256"}] * 3
-    assert [file["name"] for file in attached] == ["a.csv", "b.csv", "c.csv"]
-    assert {file["name"]: file["sha256"] for file in attached} == on_disk(files)
+    assert [file.keys() for file in attached] == [{"id", "name", "size", "sha256"}] * 2
+    assert {file["name"]: file["sha256"] for file in attached} == {
+        Path(file).name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files
+    }
     assert again(attach) == attached
-    assert task(SendTransferOperator, transfer_id=transfer_id).run()["files"] == attached
+    assert task(SendTransferOperator, transfer_id=draft).run()["files"] == attached
     assert again(attach) == attached, "of a sent transfer, too"
 
 
@@ -199,30 +117,298 @@ def test_discarding_nothing_succeeds(task, sandbox, nothing) -> None:
     assert calls(sandbox) == []
 
 
-def test_a_link_that_cannot_be_made_fails_no_delivery(task, sandbox, files, monkeypatch) -> None:
+def test_a_link_that_cannot_be_made_fails_no_delivery(deliver, monkeypatch) -> None:
     no_backend = mock.Mock(side_effect=RuntimeError("no backend"))
     monkeypatch.setattr("outbound_transfer.links.transfer.TransferLink", no_backend)
-    assert task(DeliverFilesOperator, files=files, **DELIVERY).run()["status"] == "pending"
+    assert deliver().run()["status"] == "pending"
 
 
-def test_the_table_of_deliveries_has_the_security_option(task, files, monkeypatch, tmp_path) -> None:
+def test_the_table_of_deliveries_has_the_security_option(deliver, monkeypatch, tmp_path) -> None:
     memory.keep_deliveries_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
     for security in (None, "email"):
-        task(DeliverFilesOperator, files=files, **DELIVERY | {"subject": str(security)}, security=security).run()
+        deliver(subject=str(security), security=security).run()
     with closing(sqlite3.connect(tmp_path / "deliveries.db")) as database:
         rows = database.execute("SELECT security FROM outbound_transfer_deliveries ORDER BY created_at").fetchall()
     assert rows == [("",), ("email",)]
 
 
-def test_the_speed_of_an_upload_is_without_its_wait(task, files, sandbox, caplog, monkeypatch) -> None:
-    caplog.set_level("INFO")
-    ti = task(DeliverFilesOperator, files=files[0], **DELIVERY)
-    clock = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + ti.time.now)
-    sandbox.plan_faults(
-        {"kind": "error", "method": "POST", "path": "*/files", "status": 429, "code": "rate_limited",
-         "headers": {"Retry-After": "100"}}
-    )  # fmt: skip
+def test_what_another_run_or_task_sends_is_another_delivery(deliver, sandbox) -> None:
+    one, next_run, other_task = (
+        deliver(),
+        deliver(task_id="task"),
+        deliver(recipients=["bob@example.com", "ann@example.com"]),
+    )
+    next_run.run_id, other_task.upstream, other_task.clear_number = "next", {"one": one}, 1
+    assert [ti.run()["id"] for ti in (one, next_run, other_task)] == sandbox.sent()
+
+
+# What is found under an id.
+
+
+def test_a_send_whose_response_is_a_draft_is_reconciled(deliver, sandbox) -> None:
+    answer = {"kind": "error", "method": "POST", "path": "*/send", "status": 502}
+    draft = {"kind": "field_value", "method": "POST", "path": "*/send", "field": "status", "json": '"draft"'}
+    sandbox.plan_faults(draft, answer)
+    result = deliver().run()
+    assert (result["status"], sandbox.sent()) == ("pending", [result["id"]])
+
+
+def test_a_wrong_transfer_is_not_a_success_after_a_clear(deliver, sandbox) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    other = json.dumps(sandbox.transfer(sent)["files"]).replace("b.csv", "c.csv")
+    sandbox.plan_faults({"kind": "field_value", "method": "GET", "path": f"*/{sent}", "field": "files", "json": other})
+    with pytest.raises(AirflowFailException, match=sent):
+        again(ti)
+
+
+OTHER_PEOPLE = '[{"email": "eve@example.com", "name": "Eve", "picked_up_at": null}]'
+TWO_OF_A_NAME = '[{"id": "fl_other", "name": "a.csv", "size": 9}, {"id": "fl_1", "name": "a.csv", "size": 1}]'
+
+
+@pytest.mark.parametrize("is_one_task", [True, False], ids=["one task", "three tasks"])
+@pytest.mark.parametrize(
+    ("field", "value", "difference"),
+    [
+        ("subject", '"Other"', "to other recipients or with another subject"),
+        ("id", '"tr_other"', "the service's response is of tr_other"),
+        ("files", "[]", r"it holds \[\], and \['a.csv'\] was meant"),
+        ("files", '[{"id": "fl_other", "name": "other.csv", "size": 9}]', r"it holds \['other.csv'\]"),
+        ("files", TWO_OF_A_NAME, r"it holds \['a.csv', 'a.csv'\]"),
+        ("recipients", OTHER_PEOPLE, "to other recipients"),
+    ],
+)
+def test_a_response_to_the_send_that_differs_is_an_error(
+    task, deliver, sandbox, files, is_one_task, field, value, difference
+) -> None:
+    send = deliver(files=files[:1])
+    if not is_one_task:
+        (create := task(CreateTransferOperator, "create", **DELIVERY)).run()
+        send = task(SendTransferOperator, transfer_id=create.result)
+        send.upstream = {"create": create, "attach": attached(task, create, "attach", files[:1])}
+    sandbox.plan_faults({"kind": "field_value", "field": field, "json": value, "method": "POST", "path": "*/send"})
+    with pytest.raises(Exception, match=f"was sent, but .*{difference}"):
+        send.run()
+
+
+def attached(task, create: FakeTaskInstance, name: str, files: list[str]) -> FakeTaskInstance:
+    ti = task(AttachFilesOperator, name, transfer_id=create.result, files=files)
+    ti.upstream = {"create": create}
     ti.run()
-    assert ti.time.now >= 100
-    assert re.search(r"Attached a.csv: .* in \d\.", caplog.text)
+    return ti
+
+
+@pytest.mark.parametrize("state", ["success", "upstream_failed", "running", "skipped", "removed"])
+def test_no_draft_is_sent_before_each_task_that_is_to_attach_has_attached_to_it(task, sandbox, files, state) -> None:
+    """Create was cleared alone, so the draft is another: one task has attached its file to that, two has not."""
+    (create := task(CreateTransferOperator, "create", **DELIVERY)).run()
+    one, two = (attached(task, create, name, [file]) for name, file in zip(("one", "two"), files, strict=True))
+    again(create)
+    one = attached(task, create, "one", files[:1])
+    send = task(SendTransferOperator, "send", transfer_id=create.result)
+    send.upstream, two.final_state = {"create": create, "one": one, "two": two}, state
+    if state in ("skipped", "removed"):
+        assert names(send.run()) == ["a.csv"]
+        return
+    with pytest.raises(Exception, match="two"):
+        send.run()
+    sandbox.assert_nothing_sent()
+
+
+@pytest.mark.parametrize("state", ["skipped", "removed"])
+def test_what_a_task_attached_that_does_not_attach_this_time_is_not_sent(task, sandbox, files, state) -> None:
+    (create := task(CreateTransferOperator, "create", **DELIVERY)).run()
+    one, two = (attached(task, create, name, [file]) for name, file in zip(("one", "two"), files, strict=True))
+    send = task(SendTransferOperator, "send", transfer_id=create.result)
+    send.upstream = {"create": create, "one": one, "two": two}
+    with without_credit(sandbox):
+        send.run()
+    two.state = two.final_state = state  # a branch, or a shorter list, after a clear of all but create
+    send.clear()
+    with pytest.raises(Exception, match=f"two.*{state} this time"):
+        send.run()
+    sandbox.assert_nothing_sent()
+
+
+# Which files are the same input.
+
+
+def touch(files: list[str]) -> Any:
+    os.utime(files[0], (1, 1))
+    return files
+
+
+def write_again(files: list[str]) -> Any:
+    content = Path(files[1]).read_bytes()
+    Path(files[1]).unlink()
+    Path(files[1]).write_bytes(content)
+    return files
+
+
+def name_by_a_pattern(files: list[str]) -> Any:
+    return f"{Path(files[0]).parent}/*.csv"
+
+
+def yield_each(files: list[str]) -> Any:
+    yield from files
+
+
+@pytest.mark.parametrize("give", [touch, write_again, name_by_a_pattern, set, iter, yield_each])
+def test_the_same_bytes_under_the_same_names_are_the_same_input(deliver, files, give) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
+    assert again(ti, files=give(files))["id"] == sent
+
+
+@pytest.mark.parametrize("archive", [None, "all.zip"])
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_file_that_is_gone_hides_no_other_that_has_changed(deliver, sandbox, files, archive, position) -> None:
+    ti = deliver(files=[*files], archive=archive)
+    sent = ti.run()["id"]
+    Path(files[position]).unlink()
+    Path(files[1 - position]).write_bytes(b"corrected")
+    with pytest.raises(Exception, match=sent):
+        again(ti)
+    assert sandbox.sent() == [sent]
+
+
+def lose(*_: Any) -> Any:
+    raise httpx.ReadError("reset")
+
+
+@pytest.mark.parametrize("how", ["a clear", "a clear of the send", "another run", "a lost response"])
+def test_the_log_says_who_has_sent(deliver, task, make_draft, caplog, monkeypatch, tmp_path, how) -> None:
+    """What was sent before is not said to be sent now."""
+    caplog.set_level("INFO")
+    other = deliver
+    if how == "another run":
+        memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
+        other = partial(deliver, delivery_key="k")
+    ti = other(task_id="first")
+    if how == "a clear of the send":
+        ti = task(SendTransferOperator, "first", transfer_id=make_draft())
+    log = {"_cached_logger": logging.getLogger("task")}
+    with after(SEND, lose) if how == "a lost response" else nullcontext():
+        first = again(ti, **log)["id"]
+    lines = re.findall("Sent transfer .*: pending|Done|sent before", caplog.text)
+    assert lines == [f"Sent transfer {first}: pending", "Done"]
+
+    caplog.clear()
+    again(other(task_id="other") if how == "another run" else ti, **log)
+    maker = "task" if how == "a clear of the send" else "first"
+    told = f"Nothing is sent: transfer {first} (pending), which task {maker} of run run of dag made, was sent before"
+    assert re.findall("Nothing .*|Sent transfer|Done", caplog.text) == [told]
+
+
+# What is given.
+
+NOTHING = "{{ nothing }}"
+QUESTION = {"security": "question", "security_question": "Which?", "security_answer": "Blue"}
+
+
+def rendered_task(sandbox, native: bool, **arguments: Any) -> FakeTaskInstance:
+    """A task whose templates have been rendered, as Airflow does before it runs."""
+
+    def make() -> DeliverFilesOperator:
+        with DAG("templates", schedule=None, render_template_as_native_obj=native):
+            operator = DeliverFilesOperator(task_id="task", **{"files": "a.csv", **DELIVERY, **arguments})
+        operator.render_template_fields({"nothing": None})
+        return operator
+
+    return FakeTaskInstance(make, SimulatedClock(sandbox))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"subject": NOTHING}, "subject must not be empty"),
+        *(({**QUESTION, missing: NOTHING}, "security") for missing in QUESTION),
+        # The file's own name may be an internal one.
+        ({"files": {"path": "customer_4711_draft.csv", "name": NOTHING}}, "the name of a file must not be empty"),
+        ({"files": {"path": "customer_4711_draft.csv", "name": "{{ '' }}"}}, "the name of a file must not be empty"),
+    ],
+    ids=str,
+)
+def test_what_a_template_does_not_give_is_refused(connection, sandbox, native, arguments, message) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        rendered_task(sandbox, native, **arguments).run()
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_nothing_is_not_sent_as_a_word(connection, sandbox, files, native) -> None:
+    sent = rendered_task(sandbox, native, files=files, message=NOTHING).run()["id"]
+    assert sandbox.transfer(sent)["message"] is None
+
+
+@pytest.mark.parametrize("wrong", [None, "", "None", ".", 7, {"subject": "Report"}])
+def test_a_send_of_no_id_is_refused_and_forgotten(task, make_draft, wrong) -> None:
+    send = task(SendTransferOperator, transfer_id=wrong, _airflow_from_mapped=True)
+    with pytest.raises(AirflowFailException, match=" id "):
+        send.run()
+    draft = make_draft()
+    assert again(send, transfer_id=draft)["id"] == draft
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [{"password": "no-such-key"}, {"password": ""}, {"host": "https://127.0.0.1:1", "port": None}],
+    ids=["unknown key", "no key", "no service"],
+)
+@pytest.mark.parametrize("wrong", [{}, {"files": ["/missing.csv"], "subject": "Wrong"}], ids=["", "and the input"])
+def test_a_task_whose_connection_is_corrected_delivers(deliver, files, sandbox, monkeypatch, mistake, wrong) -> None:
+    ti, right = deliver(**wrong), os.environ[CONNECTION]
+    monkeypatch.setenv(CONNECTION, json.dumps(json.loads(right) | mistake))
+    with pytest.raises(Exception, match="key|no connection|missing"):
+        ti.run()
+    monkeypatch.setenv(CONNECTION, right)
+    assert [again(ti, files=files, subject="Report")["id"]] == sandbox.sent()
+
+
+# Where it is remembered.
+
+
+@pytest.mark.parametrize("operator", [DeliverFilesOperator, CreateTransferOperator])
+def test_nothing_is_created_where_nothing_can_be_remembered(task, sandbox, files, operator) -> None:
+    ti = task(operator, **DELIVERY, **({"files": files} if operator is DeliverFilesOperator else {}))
+    memory.fail(ti)
+    with pytest.raises(Exception, match="memory"):
+        ti.run()
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("where", ["single_machine", "several_machines"])
+def test_one_machine_needs_no_setting_and_others_a_database(
+    deliver, sandbox, tmp_path, monkeypatch, request, where
+) -> None:
+    request.getfixturevalue(where)
+    if where == "several_machines":
+        memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
+    ti = memory.kept_in_a_database(deliver())
+    sent = ti.run()["id"]
+    assert again(ti)["id"] == sent == sandbox.assert_sent_once()
+
+
+@pytest.mark.usefixtures("several_machines")
+@pytest.mark.parametrize("delivery_key", [None, "k"])
+def test_without_a_database_a_task_on_several_machines_creates_nothing(task, deliver, sandbox, delivery_key) -> None:
+    for ti in (deliver(retries=3, delivery_key=delivery_key), task(CreateTransferOperator, retries=3, **DELIVERY)):
+        with pytest.raises(AirflowFailException, match=r"set \w+_conn_id in the section"):
+            memory.kept_in_a_database(ti).run()
+        assert ti.try_number == 1
+    assert sandbox.requests() == []
+
+
+@pytest.mark.parametrize("delivery_key", [None, "k"])
+@pytest.mark.parametrize("tries", [0, 1], ids=["first try", "retry"])
+def test_a_database_that_is_down_is_named_before_anything_is_created(
+    deliver, sandbox, monkeypatch, delivery_key, tries
+) -> None:
+    down = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "secret", "schema": "d"}
+    memory.keep_keys_in(monkeypatch, json.dumps(down))
+    ti = memory.kept_in_a_database(deliver(delivery_key=delivery_key))
+    ti.try_number = tries
+    with pytest.raises(DeliveriesUnavailable, match="Nothing more is done.*connection 'states'"):
+        ti.run()
+    assert sandbox.requests() == []

@@ -84,7 +84,6 @@ def test_each_example_is_run() -> None:
 def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, answer_requests) -> None:
     answer_requests("Approve")
     run = run_dag(DAGS[name], conf={"folder": str(surroundings)})
-
     assert run.state == "success", run.states()
     assert len(sandbox.sent()) == SENDS[name]
 
@@ -92,7 +91,6 @@ def test_an_example_runs(name, run_dag, connection, surroundings, sandbox, answe
 def test_the_recipe_of_a_receipt(run_dag, connection, surroundings, sandbox, recipients_pick_up) -> None:
     conf = {"folder": str(surroundings), "receipts": str(surroundings / "receipts")}
     run = run_dag(DAGS["receipt"], conf=conf)
-
     assert run.state == "success", run.states()
     (path,) = (surroundings / "receipts").iterdir()
     receipt = json.loads(path.read_text())
@@ -178,9 +176,7 @@ def test_a_connection_that_is_set_up_so_passes_its_test(way, no_saved_connection
         "EVENT_API_KEY": sandbox.event_api_key,
         "SECRETS": str(tmp_path),
     }
-
     done = subprocess.run(["bash", "-ec", script], env=own | given, capture_output=True, text=True)
-
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Connection success!" in done.stdout
     assert [call["path"] for call in sandbox.requests()] == ["/v1/transfers", "/v1/events"]
@@ -195,10 +191,3 @@ def no_saved_connection(airflow_database) -> Iterator[None]:
     yield
     with create_session() as session:
         session.query(Connection).filter_by(conn_id="outbound_transfer_default").delete()
-
-
-def test_a_delivery_costs_two_requests_and_one_for_each_file(run_dag, connection, surroundings, sandbox) -> None:
-    """What docs/tuning.md reckons with."""
-    assert "2 and one for each file" in PAGES["tuning.md"]
-    run_dag(DAGS["with_tickets"], conf={"folder": str(surroundings)})
-    assert len(sandbox.requests()) == 2 + len(list(surroundings.glob("*.csv")))

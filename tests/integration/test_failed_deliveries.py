@@ -1,96 +1,93 @@
-"""What the error of a failed delivery says of its transfer: what is known, and None for what is not."""
+"""A task that fails or is skipped: what its error says of its transfer, and what becomes of its draft."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from contextlib import nullcontext
 from typing import Any
 
+import httpx
 import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
+from outbound_transfer.decorators.deliver_files import deliver_files_task
 from outbound_transfer.exceptions import AlreadyDelivered, ServerFault, outcome_of
-from outbound_transfer.operators.draft import CreateTransferOperator, SendTransferOperator
-from outbound_transfer.operators.transfer import DeliverFilesOperator
-from support.airflow_names import AirflowFailException, AirflowSkipException, mask_secret
-from support.calls import ATTACH, SEND, after, before
+from outbound_transfer.operators.draft import CreateTransferOperator, DiscardTransferOperator, SendTransferOperator
+from support.airflow_names import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    mask_secret,
+)
+from support.calls import ATTACH, READ, SEND, ProcessCrashed, after, before, dying_after
+from support.connections import connection_json
 from support.deliveries import BOTH_MODES, DELIVERY
-from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
+from support.oracle import says_sent
+from support.provider import Upload, build_new_transfer
+from support.tasks import FakeTaskInstance, again, at_the_next_wait, without_credit
 
 ANN = "ann@example.com"
+CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
+
+FAILING_UPLOADS = [{"kind": "error", "method": "POST", "path": "*/files", "status": 503}] * 8
+#: The send is applied or not, no response to it arrives, and the service cannot be asked what it did.
+SEND_IN_DOUBT = [
+    {"kind": "error", "method": "POST", "path": "*/send", "status": 502},
+    *[{"kind": "error", "method": "GET", "path": "*", "status": 503}] * 8,
+]
 
 
-@pytest.fixture
-def deliver(connection, sandbox, tmp_path) -> Callable[..., FakeTaskInstance]:
-    file, time = tmp_path / "a.csv", SimulatedClock(sandbox)
-    file.write_text("a")
-
-    def make(**arguments: Any) -> FakeTaskInstance:
-        return task_instance(DeliverFilesOperator, time, **{"files": str(file), **DELIVERY, **arguments})
-
-    return make
+# What the outcome says: what is known, and None for what is not.
 
 
 @BOTH_MODES
 def test_a_draft_that_was_not_sent_is_picked_up_by_nobody(deliver, sandbox, deferrable) -> None:
     sandbox.patch_account(billing="per_transfer", credits=0)
-    task = deliver(deferrable=deferrable)
+    ti = deliver(deferrable=deferrable)
     with pytest.raises(AirflowFailException, match="no_credit") as raised:
-        task.run()
-    error = raised.value
-    assert (error.transfer_id, error.not_picked_up) == (task.xcoms["transfer_id"], [ANN])
-    assert error.outcome.status == "draft"
-    outcome = task.xcoms["outcome"]
-    assert (outcome["status"], outcome["transfer_id"]) == ("draft", error.transfer_id)
-    assert (outcome["not_picked_up"], outcome["reason"]) == ([ANN], outcome_of(error).reason)
+        ti.run()
+    error, told = raised.value, ti.xcoms["outcome"]
+    assert (error.transfer_id, error.not_picked_up) == (ti.xcoms["transfer_id"], [ANN])
+    assert (error.outcome.status, told["status"], told["transfer_id"]) == ("draft", "draft", error.transfer_id)
+    assert (told["not_picked_up"], told["reason"]) == ([ANN], outcome_of(error).reason)
 
 
 @BOTH_MODES
 def test_after_a_send_in_doubt_nothing_is_claimed(deliver, sandbox, deferrable) -> None:
     unread = {"kind": "error", "status": 503, "method": "GET", "path": "/v1/transfers/*"}
     sandbox.plan_faults({"kind": "error", "status": 503, "path": "*/send", "effect": "after"}, *[unread] * 60)
-    task = deliver(deferrable=deferrable)
+    ti = deliver(deferrable=deferrable)
     with pytest.raises(ServerFault) as raised:
-        task.run()
+        ti.run()
     outcome = outcome_of(raised.value)
-    assert outcome.transfer_id == task.xcoms["transfer_id"]
+    assert outcome.transfer_id == ti.xcoms["transfer_id"]
     assert (outcome.status, outcome.picked_up, outcome.not_picked_up) == (None, None, None)
     assert outcome.reason == str(raised.value)
 
 
-def test_an_error_before_the_draft_has_no_transfer(deliver, sandbox) -> None:
-    task = deliver(recipients=["nobody"], _airflow_from_mapped=True)  # checked when it runs
+def test_an_error_before_the_draft_has_no_transfer(deliver) -> None:
+    ti = deliver(recipients=["nobody"], _airflow_from_mapped=True)  # checked when it runs
     with pytest.raises(AirflowFailException) as raised:
-        task.run()
+        ti.run()
     assert outcome_of(raised.value) is None
-    assert "outcome" not in task.xcoms
+    assert "outcome" not in ti.xcoms
 
 
-def test_other_input_after_the_send_names_what_was_sent(deliver, sandbox) -> None:
-    task = deliver()
-    sent = task.run()["id"]
+def test_other_input_after_the_send_names_what_was_sent(deliver) -> None:
+    ti = deliver()
+    sent = ti.run()["id"]
     with pytest.raises(AirflowFailException) as raised:
-        again(task, subject="Other")
+        again(ti, subject="Other")
     assert isinstance(raised.value.__cause__ or raised.value.__context__, AlreadyDelivered)
-    assert (raised.value.transfer_id, raised.value.not_picked_up) == (sent, ["ann@example.com"])
+    assert (raised.value.transfer_id, raised.value.not_picked_up) == (sent, [ANN])
 
 
-@BOTH_MODES
-@pytest.mark.parametrize("choice", ["fail", "skip"])
-def test_a_delivery_that_waits_says_who_is_outstanding(deliver, sandbox, deferrable, choice) -> None:
-    task = deliver(wait=True, deferrable=deferrable, poke_interval=1, on_canceled=choice)
-    expected = {"fail": AirflowFailException, "skip": AirflowSkipException}[choice]
-    is_canceled = after(SEND, lambda: sandbox.cancel(task.xcoms["transfer_id"]))
-    with is_canceled, pytest.raises(expected, match="is canceled") as raised:
-        task.run()
-    assert (raised.value.transfer_id, raised.value.not_picked_up) == (task.xcoms["transfer_id"], [ANN])
-    assert task.xcoms["outcome"]["status"] == "canceled"
-
-
-def test_the_send_of_a_draft_names_its_transfer(connection, sandbox) -> None:
-    time = SimulatedClock(sandbox)
-    draft = task_instance(CreateTransferOperator, time, **DELIVERY).run()
-    send = task_instance(SendTransferOperator, time, transfer_id=draft)
+def test_the_send_of_a_draft_names_its_transfer(task) -> None:
+    draft = task(CreateTransferOperator, **DELIVERY).run()
     with pytest.raises(AirflowFailException, match="it has no files") as raised:
-        send.run()
+        task(SendTransferOperator, transfer_id=draft).run()
     assert (raised.value.transfer_id, raised.value.not_picked_up) == (draft, None)
 
 
@@ -99,14 +96,243 @@ def test_what_has_no_outcome_gives_none(other) -> None:
     assert outcome_of(other) is None
 
 
-def test_the_xcom_masks_what_a_log_masks(deliver, sandbox) -> None:
+def test_the_xcom_masks_what_a_log_masks(deliver) -> None:
     mask_secret("correct-horse-battery")
+    ti = deliver()
+    with before(ATTACH, raising(OSError("no login with correct-horse-battery"))), pytest.raises(OSError, match="login"):
+        ti.run()
+    assert (ti.xcoms["outcome"]["reason"], ti.xcoms["outcome"]["not_picked_up"]) == ("no login with ***", [ANN])
 
-    def fail() -> None:
-        raise OSError("no login with correct-horse-battery")
 
-    task = deliver()
-    with before(ATTACH, fail), pytest.raises(OSError, match="no login"):
-        task.run()
-    assert task.xcoms["outcome"]["reason"] == "no login with ***"
-    assert task.xcoms["outcome"]["not_picked_up"] == [ANN]
+# What was sent is named, whatever fails.
+
+
+def raising(error: BaseException) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return refuse
+
+
+time_out = raising(AirflowTaskTimeout("Timeout, PID: 1"))
+
+
+@pytest.fixture
+def unheard(deliver) -> FakeTaskInstance:
+    """A task whose first try sent, and died before it knew."""
+    ti: FakeTaskInstance = deliver()
+    with dying_after(SEND), pytest.raises(ProcessCrashed):
+        ti.run()
+    return ti
+
+
+@pytest.mark.parametrize("wrong", [{"recipients": ["ann@"]}, {"slot_timeout": "soon"}, {}], ids=lambda each: str(*each))
+def test_an_error_at_the_beginning_of_a_try_names_what_was_sent(unheard, sandbox, wrong, monkeypatch) -> None:
+    if not wrong:
+        monkeypatch.setenv(CONNECTION, '{"conn_type": "outbound_transfer"}')
+    with pytest.raises(Exception, match=sandbox.assert_sent_once()):
+        again(unheard, **wrong)
+
+
+#: What a task gets where the API server fails.
+API_SERVER_ERROR = AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 500}))
+
+
+@pytest.mark.parametrize("error", [PermissionError("denied"), API_SERVER_ERROR], ids=lambda error: type(error).__name__)
+def test_an_error_of_airflow_keeps_its_class_and_names_what_was_sent(unheard, sandbox, error, monkeypatch) -> None:
+    """The class may decide about a retry."""
+    monkeypatch.setattr(unheard, "xcom_push", raising(error))
+    with pytest.raises(type(error), match=sandbox.assert_sent_once()):
+        again(unheard)
+
+
+@pytest.mark.parametrize("fails", ["its time", "the task's time", "its triggers"])
+def test_a_wait_that_fails_says_that_the_transfer_was_sent(deliver, sandbox, fails) -> None:
+    timeout, deferrable = 0 if fails == "its time" else None, fails == "its triggers"
+    ti = deliver(wait=True, deferrable=deferrable, timeout=timeout, poke_interval=0.1)
+
+    def fail_again() -> None:
+        ti.at_trigger_failure = fail_again
+
+    if fails == "its triggers":
+        fail_again()
+    task_time = before(READ, *[lambda: sandbox.sent() and time_out()] * 9)
+    raises = pytest.raises((AirflowException, AirflowTaskTimeout))
+    with task_time if fails == "the task's time" else nullcontext(), raises as failed:
+        ti.run()
+    assert says_sent(failed.value, sandbox.sent()[0])
+
+
+def test_an_execution_timeout_at_the_send_names_the_draft_that_was_sent(deliver, sandbox) -> None:
+    ti = deliver(deferrable=True)
+    with without_credit(sandbox):
+        ti.run()
+    with after(SEND, time_out), pytest.raises(AirflowTaskTimeout) as failed:
+        again(ti, subject="Corrected")
+    assert says_sent(failed.value, sandbox.assert_sent_once())
+
+
+def test_an_execution_timeout_while_it_waits_for_a_slot_leaves_nothing_in_doubt(deliver, sandbox) -> None:
+    sandbox.patch_account(outstanding_transfer_limit=0)
+    ti = deliver(deferrable=False)
+    at_the_next_wait(ti.time, time_out)
+    with pytest.raises(AirflowTaskTimeout) as failed:
+        ti.run()
+    assert not says_sent(failed.value, ti.xcoms["transfer_id"])
+    assert not exists(sandbox, ti.xcoms["transfer_id"])
+
+
+@pytest.mark.parametrize("what", ["the try was given up", "the service is not reached", "no slot"])
+def test_a_send_that_was_not_made_is_not_in_doubt(task, make_draft, sandbox, what, monkeypatch) -> None:
+    """The teardown discards the draft, and the run is cleared."""
+    first = make_draft()
+    ti = task(SendTransferOperator, transfer_id=first, deferrable=True, slot_timeout=300)
+    not_reached = before(SEND, *[raising(httpx.ConnectError("connection refused"))] * 30)
+    with not_reached if what == "the service is not reached" else nullcontext(), monkeypatch.context() as patched:
+        if what == "the try was given up":
+            patched.setattr(ti, "state", "failed")
+        elif what == "no slot":
+            sandbox.patch_account(outstanding_transfer_limit=0)
+        with pytest.raises(Exception, match=r"nothing is sent|refused|limit") as failed:
+            ti.run()
+    sandbox.patch_account(outstanding_transfer_limit=100)
+    assert not says_sent(failed.value, first)
+    assert task(DiscardTransferOperator, transfer_id=first).run()
+    second = make_draft()
+    assert [again(ti, transfer_id=second)["id"]] == [second] == sandbox.sent()
+
+
+@pytest.mark.parametrize("state", ["failed", "queued", None])
+def test_a_task_process_that_airflow_has_given_up_sends_nothing(deliver, sandbox, state) -> None:
+    ti = deliver()
+    ti.state = state
+    with pytest.raises(AirflowFailException, match="given this try up"):
+        ti.run()
+    sandbox.assert_nothing_sent()
+    ti.state = "running"
+    assert [again(ti)["id"]] == sandbox.sent(), "no call of it is in doubt"
+
+
+# What becomes of the draft.
+
+
+def exists(sandbox, transfer_id: str) -> bool:
+    try:
+        return bool(sandbox.transfer(transfer_id)["status"] == "draft")
+    except httpx.HTTPStatusError:
+        return False
+
+
+@pytest.mark.parametrize("fails", ["at the first try", "after its retries", "and the discard, too"])
+def test_a_failure_for_good_leaves_no_draft_if_it_can_be_removed(deliver, sandbox, fails) -> None:
+    ti = deliver(retries=1)
+    if fails == "after its retries":
+        sandbox.plan_faults(*FAILING_UPLOADS, *FAILING_UPLOADS)
+        with pytest.raises(ServerFault):
+            ti.run()
+        assert ti.try_number == 2
+    else:
+        if fails == "and the discard, too":
+            sandbox.plan_faults(*[{"kind": "error", "method": "DELETE", "path": "*", "status": 503}] * 30)
+        with without_credit(sandbox):
+            ti.run()
+    assert exists(sandbox, ti.xcoms["transfer_id"]) is (fails == "and the discard, too")
+
+
+def test_a_send_in_doubt_that_the_key_does_not_show_is_not_said_to_be_removed(
+    task, make_draft, sandbox, monkeypatch
+) -> None:
+    """Its key's user may send it: a 404 of another user's key says nothing of it."""
+
+    def use_key(key: str) -> None:
+        monkeypatch.setenv(CONNECTION, json.dumps({**json.loads(connection_json(sandbox)), "password": key}))
+
+    draft = make_draft()
+    send, discard = (task(each, transfer_id=draft) for each in (SendTransferOperator, DiscardTransferOperator))
+    sandbox.plan_faults(*SEND_IN_DOUBT)
+    with pytest.raises(Exception, match="sent"):
+        send.run()
+    sandbox.clear_faults()
+    use_key(sandbox.new_key("bob@example.com"))
+    with pytest.raises(AirflowFailException, match=r"another user's API key\. It may have been sent"):
+        again(send)
+    with pytest.raises(AirflowFailException, match="another user's API key.*Correct the connection") as failed:
+        discard.run()
+    assert says_sent(failed.value, draft)
+    assert exists(sandbox, draft)
+    use_key(sandbox.transfer_api_key)
+    again(send)
+    assert sandbox.sent() == [draft]
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_draft_that_no_task_made_is_discarded_unless_it_was_sent(task, hook, sandbox, is_sent) -> None:
+    draft = hook.create_transfer(build_new_transfer(**DELIVERY)).id
+    if is_sent:
+        hook.attach_file(draft, Upload("a.csv", 1, lambda: iter([b"a"])))
+        hook.send_transfer(draft)
+    assert task(DiscardTransferOperator, transfer_id=draft).run() is not is_sent
+    assert not exists(sandbox, draft)
+    assert sandbox.sent() == [draft] * is_sent
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["", "the service is away"])
+def test_a_skip_of_the_retry_removes_the_draft_and_is_hidden_by_nothing(deliver, sandbox, is_away) -> None:
+    """The retry has nothing to deliver, as its function says."""
+    ti, drafts = deliver(retries=1), []
+    sandbox.plan_faults(*FAILING_UPLOADS, *[{"kind": "error", "path": "*", "status": 503}] * 30 * is_away)
+
+    def skip() -> None:
+        drafts.append(ti.xcoms["transfer_id"])
+        nothing = raising(AirflowSkipException("nothing to deliver"))
+        ti.make = lambda: deliver_files_task(nothing, task_id=ti.task_id, **DELIVERY)().operator
+        if not is_away:
+            sandbox.clear_faults()
+
+    ti.before_retry = skip
+    with pytest.raises(AirflowSkipException, match="nothing to deliver"):
+        ti.run()
+    assert exists(sandbox, *drafts) is is_away
+
+
+DISCARDING = """
+    from airflow.sdk import DAG, task_group
+    from outbound_transfer.operators.draft import (
+        AttachFilesOperator, CreateTransferOperator, DiscardTransferOperator, SendTransferOperator,
+    )
+    from outbound_transfer.operators.transfer import DeliverFilesOperator
+
+    FILE = {{"name": "a.csv", "content": "a"}}
+
+    with DAG("discarding", schedule=None):
+        common = dict(subject="Report", recipients=["ann@example.com"])
+        alone = DeliverFilesOperator(task_id="alone", files=FILE, **common)
+        followed = DeliverFilesOperator(task_id="followed", files=FILE, **common)
+        discard = DiscardTransferOperator(
+            task_id="discard", transfer_id="{{{{ ti.xcom_pull('followed', key='transfer_id') }}}}"
+        )
+        followed >> discard.as_teardown()
+
+        @task_group
+        def steps(recipients):
+            create = CreateTransferOperator(task_id="create", subject="Steps", recipients=recipients)
+            attach = AttachFilesOperator(task_id="attach", transfer_id=create.output, files=FILE)
+            send = SendTransferOperator(task_id="send", transfer_id=create.output)
+            discard = DiscardTransferOperator(task_id="discard", transfer_id=create.output)
+            attach >> send >> discard.as_teardown(setups=create)
+
+        steps.expand(recipients=["ann@example.com", "bob@example.com"])
+"""
+
+
+def test_a_dag_whose_account_is_out_of_credit_leaves_no_draft(run_dag, connection, sandbox) -> None:
+    sandbox.patch_account(billing="per_transfer", credits=0)
+    run = run_dag(DISCARDING.format())
+    assert run.state == "failed"
+    states = run.states()
+    assert {states[name] for name in ("alone", "followed", "steps.send[0]", "steps.send[1]")} == {"failed"}
+    assert {states[name] for name in ("discard", "steps.discard[0]", "steps.discard[1]")} == {"success"}
+    paths = [call["path"] for call in sandbox.requests() if call["method"] == "POST"]
+    filled = {path.split("/")[3] for path in paths if path.endswith("/files")}
+    assert len(filled) == 4
+    assert not [transfer_id for transfer_id in filled if exists(sandbox, transfer_id)]

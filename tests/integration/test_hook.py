@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
 import socket
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,10 @@ import airflow
 import jsonschema
 import pytest
 
-from outbound_transfer.exceptions import CallError, InvalidRequest, InvalidState, NotFound
+from outbound_transfer.exceptions import CallError, InvalidRequest
 from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import redact
 from support.provider import Transfer, Upload, build_new_transfer
 from support.raw_server import answer, header, serving
@@ -57,26 +55,6 @@ def test_a_transfer_from_draft_to_pickup(hook: OutboundTransferHook, sandbox: Sa
     assert (seen.status, seen.picked_up, seen.files) == ("partial", ["ann@example.com"], (file,))
 
 
-def test_removing_and_discarding(hook: OutboundTransferHook) -> None:
-    draft = hook.create_transfer(NEW)
-    file = hook.attach_file(draft.id, upload(data=b""))
-    hook.remove_file(draft.id, file.id)
-    assert hook.list_files(draft.id) == ()
-    hook.discard_transfer(draft.id)
-    with pytest.raises(NotFound):
-        hook.get_transfer(draft.id)
-    with pytest.raises(NotFound):
-        hook.discard_transfer(draft.id)
-
-
-def test_sending_twice_sends_once(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
-    transfer = sent(hook)
-    assert hook.send_transfer(transfer.id).id == transfer.id
-    assert [row["kind"] for row in sandbox.ledger()].count("billed") == 1
-    with pytest.raises(InvalidState):
-        hook.discard_transfer(transfer.id)
-
-
 def test_the_listing_by_page_and_as_a_whole(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
     hook.create_transfer(NEW)
     sent_ids = [sent(hook, str(number)).id for number in range(5)]
@@ -98,32 +76,6 @@ def test_the_feed(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
     sandbox.advance_clock(60)
     rest = hook.read_events(cursor=page.next_cursor)
     assert (len(rest.events), rest.next_cursor, rest.has_more) == (1, last, False)
-
-
-# ---------------------------------------------------------------------------------- what the service answers early
-
-
-@pytest.fixture
-def draft(hook: OutboundTransferHook) -> str:
-    return hook.create_transfer(NEW).id
-
-
-BIG = upload("big.bin", b"x" * (8 << 20))
-
-
-def test_an_upload_that_is_limited_is_sent_again_from_its_start(connection: str, sandbox: Sandbox, draft: str) -> None:
-    sandbox.patch_account(requests_per_window=1)
-    waits: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        sandbox.advance_clock(seconds)
-
-    with OutboundTransferHook(connection, sleep=sleep) as hook:
-        file = hook.attach_file(draft, BIG)
-    assert waits
-    assert file.size == 8 << 20
-    assert sandbox.stored_file(draft, file.id)["sha256"] == hashlib.sha256(b"x" * (8 << 20)).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------------ connections
@@ -169,13 +121,6 @@ def test_every_form_of_a_connection_works(sandbox: Sandbox, monkeypatch: pytest.
     assert [call["status"] for call in sandbox.requests()] == [200, 400]
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Sandbox]:
-    """One service for tests that change nothing of it."""
-    with running_sandbox() as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -192,10 +137,8 @@ def service() -> Iterator[Sandbox]:
         ({"host": "http://127.0.0.1:1"}, "no connection to http://127.0.0.1:1"),
     ],
 )
-def test_unusable_settings_are_reported_and_not_quoted(
-    service: Sandbox, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], said: str
-) -> None:
-    monkeypatch.setenv(VARIABLE, as_json(service, **fields))
+def test_unusable_settings_are_reported_and_not_quoted(sandbox, monkeypatch, fields, said) -> None:
+    monkeypatch.setenv(VARIABLE, as_json(sandbox, **fields))
     good, message = OutboundTransferHook().test_connection()
     assert not good
     assert re.search(said, message)
@@ -227,13 +170,7 @@ def test_airflow_shows_the_connection_type_with_its_fields() -> None:
     (shown,) = [meta for meta in HookMetaService.hook_meta_data() if meta.connection_type == "outbound_transfer"]
     assert shown.hook_name == OutboundTransferHook.hook_name
     assert shown.hook_class_name == f"{OutboundTransferHook.__module__}.{OutboundTransferHook.__qualname__}"
-    assert set(shown.extra_fields or {}) == {
-        "event_api_key",
-        "timeout",
-        "verify",
-        "web_url",
-        "rehearse",
-    }
+    assert set(shown.extra_fields or {}) == {"event_api_key", "timeout", "verify", "web_url", "rehearse"}
 
 
 def test_the_provider_info_names_what_exists() -> None:
@@ -248,14 +185,7 @@ def test_the_provider_info_names_what_exists() -> None:
 # -------------------------------------------------------------------------------------------------------------- masks
 
 
-def test_both_keys_are_masked_in_airflows_logs(hook: OutboundTransferHook, sandbox: Sandbox) -> None:
-    hook.get_conn()
-    assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
-
-
-def test_a_triggerer_that_only_reads_the_connection_masks_the_event_key_too(
-    hook: OutboundTransferHook, sandbox: Sandbox
-) -> None:
+def test_a_triggerer_that_only_reads_the_connection_masks_the_event_key_too(hook, sandbox) -> None:
     hook.read_settings()
     assert redact(f"event key {sandbox.event_api_key}") == "event key ***"
 

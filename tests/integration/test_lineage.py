@@ -63,9 +63,7 @@ def test_without_a_schema_the_database_says_where_its_tables_are(postgres, monke
     account = {"conn_type": "outbound_transfer", "host": "https://acme.example.com"}
     monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(account))
     operator = TransfersToSqlOperator(task_id="land", sql_conn_id="warehouse")
-
     lineage = DefaultExtractor(operator).extract_on_complete(Mock(state=TaskInstanceState.SUCCESS))
-
     assert [each.name for each in lineage.outputs] == [
         f"{postgres.name}.public.outbound_transfer_{table}" for table in ("transfers", "recipients")
     ]

@@ -158,7 +158,7 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection,
     assert run(subject="", _airflow_from_mapped=True) == {"failed": 1}  # checked when it runs
     assert run(outbound_transfer_conn_id="missing") == {"failed": 1}
     with after(SEND, lambda: sandbox.cancel(sandbox.sent()[-1])):
-        assert run(wait=True) == {"sent": 1, "canceled": 1}
+        assert run(wait=True, poke_interval=0.1) == {"sent": 1, "canceled": 1}
     sandbox.plan_faults({"path": "/v1/transfers", "kind": "error", "status": 401})
     assert run() == {"failed": 1}
     with dying_after(SEND):

@@ -266,7 +266,6 @@ def test_a_mistake_says_what_is_wrong(newcomer: Newcomer, name: str) -> None:
     make, message = MISTAKES[name]
     with pytest.raises((Exception, SystemExit)) as error:
         make(newcomer)
-
     said = " ".join(str(error.value).split())
     assert re.fullmatch(pattern_of(message), said.replace("`", "")), said
     logged = " ".join("".join(traceback.format_exception(error.value)).split())

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
+import socket
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,50 +17,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.exceptions import SourceMissing
-from outbound_transfer.get_provider_info import get_provider_info
 from outbound_transfer.notifications.base import MAX_ADDRESSES, build_notice
 from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkdwn
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.airflow_names import AirflowFailException
 from support.provider import TransferOutcome, build_new_transfer
+from support.raw_server import answer, serving, with_body
 from support.tasks import SimulatedClock, task_instance
 
 ANN, BOB = "ann@example.com", "bob@example.com"
 HOSTILE = "<b>&</b> <!channel> <http://evil.example|Click> {{ var.value.secret }}\r\nBcc: eve@example.com"
 
 
-class Webhook:
-    """What a Slack webhook was sent."""
-
-    def __init__(self) -> None:
-        self.bodies: list[dict[str, Any]] = []
-        bodies = self.bodies
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"ok")
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-
 @pytest.fixture
-def webhook(monkeypatch) -> Iterator[Webhook]:
-    webhook = Webhook()
-    url = f"http://127.0.0.1:{webhook.server.server_port}/services/T/B/token"
-    monkeypatch.setenv("AIRFLOW_CONN_SLACK_DEFAULT", json.dumps({"conn_type": "slackwebhook", "password": url}))
-    thread = threading.Thread(target=webhook.server.serve_forever)
-    thread.start()
-    yield webhook
-    webhook.server.shutdown()
-    webhook.server.server_close()
-    thread.join()
+def webhook(monkeypatch) -> Iterator[list[dict[str, Any]]]:
+    """What a Slack webhook was sent."""
+    bodies: list[dict[str, Any]] = []
+
+    def handle(stream: socket.socket, request: bytes) -> None:
+        bodies.append(json.loads(with_body(stream, request).partition(b"\r\n\r\n")[2]))
+        stream.sendall(answer(b"ok"))
+
+    with serving(handle) as server:
+        value = {"conn_type": "slackwebhook", "password": server.url(path="/services/T/B/token")}
+        monkeypatch.setenv("AIRFLOW_CONN_SLACK_DEFAULT", json.dumps(value))
+        yield bodies
 
 
 def failed(**outcome: Any) -> Any:
@@ -70,11 +51,8 @@ def failed(**outcome: Any) -> Any:
     known = {"status": "expired", "subject": "Report", "picked_up": [BOB], "not_picked_up": [ANN], **outcome}
     vars(error)["outcome"] = TransferOutcome(transfer_id="tr_1", reason=str(error), **known)
     ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="wait")
-    return {
-        "ti": ti,
-        "exception": error,
-        "task": SimpleNamespace(outbound_transfer_conn_id="outbound_transfer_default"),
-    }
+    task = SimpleNamespace(outbound_transfer_conn_id="outbound_transfer_default")
+    return {"ti": ti, "exception": error, "task": task}
 
 
 def notify(notifier: Any, context: Any) -> None:
@@ -113,7 +91,7 @@ def test_a_failed_wait_is_notified_by_email(mail, connection, sandbox, send) -> 
 @WAYS
 def test_a_failed_wait_is_notified_in_slack(webhook, connection, sandbox, send) -> None:
     send(TransferSlackNotifier(title="Board"), failed())
-    (body,) = webhook.bodies
+    (body,) = webhook
     assert body == {
         "text": "*Board: Report*\n"
         "Transfer tr_1 is expired; not picked up by 1 recipient: ann@example.com\n"
@@ -136,10 +114,10 @@ def test_a_hostile_subject_is_text(mail, webhook, connection, monkeypatch, send)
         assert "<b>&</b> <!channel>" in message["Subject"]
         assert "&lt;b&gt;&amp;&lt;/b&gt;" in message.get_content()
     assert all("\nBcc:" not in raw for raw in mail.messages)
-    for body in webhook.bodies:
+    for body in webhook:
         assert "&lt;b&gt;&amp;&lt;/b&gt; &lt;!channel&gt; &lt;http://evil.example|Click&gt;" in body["text"]
-    assert len(mail.messages) == len(webhook.bodies) == 2
-    assert "hunter2" not in "".join(mail.messages) + repr(webhook.bodies)
+    assert len(mail.messages) == len(webhook) == 2
+    assert "hunter2" not in "".join(mail.messages) + repr(webhook)
 
 
 @pytest.fixture
@@ -234,13 +212,6 @@ def test_what_failed_before_its_draft_is_said(mail, connection, monkeypatch, san
     assert "none.csv is not there" in message.get_content()
 
 
-def test_the_notifiers_are_registered() -> None:
-    assert {name.rpartition(".")[2] for name in get_provider_info()["notifications"]} == {
-        "TransferSlackNotifier",
-        "TransferSmtpNotifier",
-    }
-
-
 texts = st.text(max_size=40) | st.sampled_from([HOSTILE, "<", "&lt;", "|", "*", "\u202e", "\ud800", "{{ 1 }}"])
 addresses = st.none() | st.lists(texts, max_size=MAX_ADDRESSES + 2)
 outcomes = st.builds(TransferOutcome, texts, texts, st.none() | texts, st.none() | texts, addresses, addresses)
@@ -264,11 +235,9 @@ def test_no_text_becomes_markup(outcome, dag_id, reason, title) -> None:
     lines = [notice.title, *notice.lines]
     assert all(line == " ".join(line.splitlines()) for line in lines), "each is one line"
     assert all(len(line) < 10_000 for line in lines)
-
     slack = to_mrkdwn(notice)
     assert slack.count("<") == slack.count(">") == bool(notice.url)
     assert len(slack.splitlines()) == len(lines) + bool(notice.url)
-
     tags = Tags(to_html(notice)).tags
     assert [tag for tag, attrs in tags if attrs] == ["a"] * bool(notice.url)
     assert {tag for tag, _ in tags} <= {"h3", "p", "a"}
@@ -310,13 +279,12 @@ def test_a_callback_of_airflow_notifies(run_dag, connection, sandbox, mail, webh
     file = tmp_path / "a.csv"
     file.write_text("a")
     run = run_dag(CALLBACKS.format(file=str(file), deferrable=deferrable))
-
     assert run.states() == {"deliver": "success", "wait": "failed", "deliver_and_wait": "failed"}
     outcome = run.xcom("wait", key="outcome")
     assert (outcome["status"], outcome["not_picked_up"]) == ("pending", [ANN])
     assert file.read_text() == f"{outcome['transfer_id']} {[ANN]}"
     subjects = sorted(message["Subject"] for message in mail.parsed())
     assert subjects == ["Not picked up by 1 of 1: Other", "Not picked up by 1 of 1: Report"]
-    (body,) = webhook.bodies
+    (body,) = webhook
     assert f"Transfer {outcome['transfer_id']} is pending; not picked up by 1 recipient: {ANN}" in body["text"]
     assert run.xcom("deliver_and_wait", key="outcome")["subject"] == "Other"

@@ -126,9 +126,7 @@ def test_an_account_that_has_moved_is_bound_anew(run: Any, destination: Destinat
 
 
 @pytest.mark.parametrize("destination", ["sql", "iceberg"], indirect=True)
-def test_the_commands_say_which_account_it_is(
-    run: Any, command: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_commands_say_which_account_it_is(run, command, sandbox, monkeypatch, capsys) -> None:
     sandbox.add_events(2)
     run("acme")
     address = sandbox.base_url.removeprefix("http://")

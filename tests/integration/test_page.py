@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
-from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.ui import app as ui
 from outbound_transfer_sandbox.testing import Sandbox
 from support import airflow_home, deliveries_table
@@ -137,9 +136,7 @@ def test_a_user_without_a_role_sees_nothing(as_user: Callable[..., Any], table: 
     assert as_user(TASK, role=None, dag_id="open", **OF_TASK).status_code == 403
 
 
-def test_deliveries_of_dags_that_may_not_be_read_are_not_there(
-    as_user: Callable[..., Any], table: DeliveriesTable
-) -> None:
+def test_deliveries_of_dags_that_may_not_be_read_are_not_there(as_user, table) -> None:
     fill(table)
     answer = as_user(PAGE)
     assert (answer.status_code, "t-open" in answer.text, "t-set" in answer.text) == (200, True, True)
@@ -162,9 +159,7 @@ def test_a_task_instance_is_shown_to_who_may_read_its_dag(as_user: Callable[...,
 @pytest.mark.parametrize(
     "first_and_last", [("open", "secret"), ("secret", "open")], ids=["the last is secret", "the last is open"]
 )
-def test_a_dag_named_twice_is_checked_as_it_is_read(
-    as_user: Callable[..., Any], table: DeliveriesTable, first_and_last: tuple[str, str]
-) -> None:
+def test_a_dag_named_twice_is_checked_as_it_is_read(as_user, table, first_and_last) -> None:
     fill(table)
     query = "&".join(f"dag_id={each}" for each in first_and_last)
     answer = as_user(f"{TASK}?{query}&run_id=r&task_id=deliver")
@@ -173,6 +168,7 @@ def test_a_dag_named_twice_is_checked_as_it_is_read(
 
 def test_hostile_values_are_rendered_as_text(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
     fill(table)
+    table.name_recipients("t-open", [{"email": HOSTILE, "name": HOSTILE, "picked_up_at": HOSTILE}, {}, [], None])
     for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK), as_user(PAGE, search=HOSTILE)):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd" in answer.text
         assert [each for each in WRONG if each in answer.text] == []
@@ -209,19 +205,7 @@ def test_page_and_tab_name_who_has_and_has_not_picked_up(as_user: Callable[..., 
     assert "secret@example.com" not in as_user(TASK, dag_id="secret", **OF_TASK).text
 
 
-def test_hostile_recipients_are_rendered_as_text(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
-    fill(table)
-    table.name_recipients("t-open", [{"email": HOSTILE, "name": HOSTILE, "picked_up_at": HOSTILE}, {}, [], None])
-    for answer in (as_user(PAGE), as_user(TASK, dag_id="open", **OF_TASK)):
-        assert answer.status_code == 200
-        assert "&lt;script&gt;alert(1)&lt;/script&gt;\ufffd\ufffd" in answer.text
-        assert [each for each in WRONG if each in answer.text] == []
-        assert_guarded(answer)
-
-
-def test_recipients_are_not_shown_if_the_setting_says_so(
-    as_user: Callable[..., Any], table: DeliveriesTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recipients_are_not_shown_if_the_setting_says_so(as_user, table, monkeypatch) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", "none")
     fill(table)
     table.name_recipients("t-open", people(3, 1))
@@ -338,22 +322,6 @@ def test_the_picture_has_a_bar_for_each_of_thirty_days(as_user: Callable[..., An
     assert "<b>0</b>" in re.search(r'class="tile complete".*', as_user(PAGE, days="7").text)[0]
 
 
-def test_a_listing_shows_what_became_of_deliveries(
-    as_user: Callable[..., Any], any_table: DeliveriesTable, sandbox: Sandbox, connection: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    (tmp_path / "a.csv").write_bytes(b"a,b\n")
-    files = str(tmp_path / "a.csv")
-    sent = [delivery(sandbox, index, subject=f"Part {index}", files=files).run()["id"] for index in range(3)]
-    sandbox.pickup(sent[0], "ann@example.com")
-    sandbox.cancel(sent[1])
-    monkeypatch.setenv("AIRFLOW_CONN_LISTED", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "listed.db")}))
-    listing = TransfersToSqlOperator(task_id="list", sql_conn_id="listed")
-    FakeTaskInstance(lambda: listing, SimulatedClock(sandbox), task_id="list").run()
-    for status, transfer_id in zip(("complete", "canceled", "pending"), sent, strict=True):
-        assert [each in as_user(PAGE, status=status).text for each in sent] == [each == transfer_id for each in sent]
-
-
 # ------------------------------------------------------------------------------------------------------ without a draft
 
 
@@ -366,9 +334,7 @@ def delivery(sandbox: Sandbox, map_index: int = -1, **arguments: Any) -> FakeTas
     )  # fmt: skip
 
 
-def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(
-    as_user: Callable[..., Any], table: DeliveriesTable, sandbox: Sandbox, connection: str
-) -> None:
+def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(as_user, table, sandbox, connection) -> None:
     for map_index in (-1, 7):
         with pytest.raises(Exception, match="nowhere"):
             delivery(sandbox, map_index, subject=HOSTILE, files="/nowhere/report-*.csv").run()
@@ -383,7 +349,7 @@ def test_a_task_that_failed_before_its_draft_is_shown_with_its_error(
 
 
 def test_a_delivery_is_on_the_page_from_its_send_to_its_end_and_no_secret_is(
-    as_user: Callable[..., Any], table: DeliveriesTable, sandbox: Sandbox, connection: str, tmp_path: Path
+    as_user, table, sandbox, connection, tmp_path
 ) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b\n")
     secret = {"security": "question", "security_question": "Which colour?", "security_answer": "puce-coloured"}
@@ -408,7 +374,7 @@ def test_a_delivery_is_on_the_page_from_its_send_to_its_end_and_no_secret_is(
 
 
 def test_a_delivery_whose_send_nobody_has_heard_of_is_in_doubt_until_a_retry_knows(
-    as_user: Callable[..., Any], table: DeliveriesTable, sandbox: Sandbox, connection: str, tmp_path: Path
+    as_user, table, sandbox, connection, tmp_path
 ) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b\n")
     task = delivery(sandbox, files=str(tmp_path / "a.csv"))
@@ -422,25 +388,11 @@ def test_a_delivery_whose_send_nobody_has_heard_of_is_in_doubt_until_a_retry_kno
     assert sent in as_user(PAGE, status="in-flight").text
 
 
-def test_what_is_in_doubt_has_a_tile_of_its_own_that_leads_to_it(
-    as_user: Callable[..., Any], table: DeliveriesTable
-) -> None:
-    fill(table)
-    table.add("t-doubt", status="in doubt", **OF_TASK_OPEN)
-    tiles = dict(
-        re.findall(r'class="tile [a-z-]+" href="(\S+?)#deliveries"><span>In \w+</span><b>(\d+)', as_user(PAGE).text)
-    )
-    assert tiles == {"?status=in-flight": "2", "?status=in-doubt": "1"}
-    for status, is_shown in (("in-doubt", True), ("in-flight", False)):
-        assert ("t-doubt" in as_user(PAGE, status=status).text) is is_shown
-
-
 @pytest.mark.parametrize(
-    ("outcome", "statuses"), [("canceled-or-unmade", ["canceled", "deleted", "rehearsed"]), ("unknown", ["frozen"])]
+    ("outcome", "statuses"),
+    [("canceled-or-unmade", ["canceled", "deleted", "rehearsed"]), ("in-doubt", ["in doubt"]), ("unknown", ["frozen"])],
 )
-def test_a_tile_leads_to_what_it_counts(
-    as_user: Callable[..., Any], table: DeliveriesTable, outcome: str, statuses: list[str]
-) -> None:
+def test_a_tile_leads_to_what_it_counts(as_user, table, outcome, statuses) -> None:
     table.add("t-pending", **OF_TASK_OPEN)
     assert f'class="tile {outcome}"' not in as_user(PAGE).text or outcome != "unknown"
     for status in statuses:
@@ -460,21 +412,12 @@ def test_rejected_lines_are_counted_up_to_a_bound(as_user: Callable[..., Any], a
     assert re.search(r"<dt>Rejected lines</dt><dd[^>]*>1,000 or more</dd>", as_user(PAGE).text)
 
 
-def test_a_rehearsal_is_named_and_can_be_looked_for(as_user: Callable[..., Any], table: DeliveriesTable) -> None:
-    fill(table)
-    table.add("t-rehearsed", status="rehearsed", subject="A rehearsal", **OF_TASK_OPEN)
-    text = as_user(PAGE, status="rehearsed").text
-    assert "A rehearsal" in text
-    assert "t-open" not in text
-    assert re.search(r'<option value="rehearsed" selected[^>]*>Rehearsed<', text)
-
-
 # ------------------------------------------------------------------------------------------------------- one machine
 
 
 def test_the_page_needs_no_setting_on_one_machine(
-    as_user: Callable[..., Any], fresh: None, sandbox: Sandbox, connection: str, monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    as_user, fresh, sandbox, connection, monkeypatch,
+    tmp_path,
 ) -> None:  # fmt: skip
     deliveries_table.use_default(monkeypatch)
     (tmp_path / "a.csv").write_bytes(b"a,b\n")
@@ -561,18 +504,14 @@ def test_with_empty_tables_it_says_so(as_user: Callable[..., Any], table: Delive
     ],
     ids=["no SQL database", "nobody listens"],
 )
-def test_a_database_that_cannot_be_read_is_named(
-    as_user: Callable[..., Any], set_connection: Callable[[str], None], connection: dict[str, Any]
-) -> None:
+def test_a_database_that_cannot_be_read_is_named(as_user, set_connection, connection) -> None:
     set_connection(json.dumps(connection))
     answer = as_user(PAGE)
     assert (answer.status_code, KEY in answer.text) == (503, False)
     assert_guarded(answer)
 
 
-def test_a_database_that_does_not_respond_is_named(
-    as_user: Callable[..., Any], set_connection: Callable[[str], None]
-) -> None:
+def test_a_database_that_does_not_respond_is_named(as_user, set_connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # accepts nothing
         set_connection(json.dumps({"conn_type": "postgres", "host": "127.0.0.1", "port": server.getsockname()[1]}))
         answer = as_user(PAGE)

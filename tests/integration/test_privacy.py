@@ -13,9 +13,8 @@ from outbound_transfer.client.events import Page
 from outbound_transfer.client.models import Recipient, Transfer
 from outbound_transfer.store.destination import EventDestination
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.personal_data import AddressSearch
-from outbound_transfer.store.persons import PersonalData, delete_before, personal_data_of
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.personal_data import AddressSearch, PersonalData, delete_before, personal_data_of
+from outbound_transfer.store.tables import Tables
 from outbound_transfer.store.transfers import TransferTables
 from support.feed_pages import event, page
 

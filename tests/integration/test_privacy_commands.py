@@ -80,9 +80,7 @@ def documented() -> set[tuple[str, str]]:
     return found
 
 
-def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
-    day: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(day, tmp_path, capsys, monkeypatch) -> None:
     day()
     file = tmp_path / "w.db"
     trace = re.compile(TRACE.pattern + rb"|Quasi M\.", re.IGNORECASE)
@@ -125,9 +123,7 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
 @pytest.mark.parametrize(
     ("setting", "expected"), [("names", {"Quasimodo+Tag@example.com", "bob@example.com"}), ("none", {""})]
 )
-def test_recipients_are_stored_as_the_configuration_says(
-    day: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, expected: set[str]
-) -> None:
+def test_recipients_are_stored_as_the_configuration_says(day, tmp_path, monkeypatch, setting, expected) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", setting)
     day()
     hook = sqlite_hook(tmp_path / "w.db")
@@ -148,9 +144,7 @@ def _refuse(file: Path, event: str) -> None:
         )
 
 
-def test_an_error_of_the_database_has_nothing_of_the_row(
-    day: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_the_database_has_nothing_of_the_row(day, task, tmp_path, monkeypatch, caplog) -> None:
     day()
     _refuse(tmp_path / "w.db", "UPDATE")
     with pytest.raises(SystemExit, match="IntegrityError: a rule was broken$") as of_command:
@@ -166,9 +160,7 @@ def test_an_error_of_the_database_has_nothing_of_the_row(
     assert not TRACE.search(f"{text}{caplog.text}".encode())
 
 
-def test_what_was_erased_is_still_not_sent_again(
-    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_erased_is_still_not_sent_again(connection, sandbox, tmp_path, monkeypatch, caplog) -> None:
     memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     (tmp_path / "a.csv").write_text("a")
     given = {"subject": "S", "recipients": [ADDRESS], "files": str(tmp_path / "a.csv")}
@@ -178,20 +170,16 @@ def test_what_was_erased_is_still_not_sent_again(
         task_instance(CreateTransferOperator, time, task_id="create", subject=ADDRESS, recipients=[ADDRESS])
     )
     sent, unsent = task.run()["id"], draft.run()
-
     with pytest.raises(SystemExit, match=f"Not erased, as they may still be sent: transfers {unsent}[.]"):
         main(["privacy", "erase", "--email", ADDRESS, "--yes"])
     task.clear()
     assert task.run()["id"] == sent == sandbox.assert_sent_once()
     assert "is not compared" in caplog.text
-
     draft.clear()
     assert draft.run() != unsent, "its row was left as it is"
 
 
-def test_an_erased_row_still_keeps_its_twin_from_being_sent(
-    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erased_row_still_keeps_its_twin_from_being_sent(connection, sandbox, tmp_path, monkeypatch) -> None:
     memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     (tmp_path / "a.csv").write_text("a")
     time, files = SimulatedClock(sandbox), str(tmp_path / "a.csv")

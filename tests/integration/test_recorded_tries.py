@@ -49,9 +49,7 @@ def run(connection: str, sandbox: Sandbox, tmp_path: Path) -> Callable[[Recorded
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_whatever_happens_to_a_task_its_tries_send_once(
-    run: Callable[..., str], sandbox: Sandbox, version: str, case: str
-) -> None:
+def test_whatever_happens_to_a_task_its_tries_send_once(run, sandbox, version, case) -> None:
     sent = {run(known) for known in recorded(version, case) if known.step == "execute"}
     assert sent == {sandbox.assert_sent_once()}
 
@@ -67,9 +65,7 @@ def test_a_try_that_airflow_has_given_up_sends_nothing(run: Callable[..., str], 
 
 @pytest.mark.parametrize("task_id", ["body.member", "body.mapped"])
 @pytest.mark.parametrize("case", ["loop", "loop, automatic retry"])
-def test_a_delivery_in_a_loop_creates_nothing_and_names_the_remedy(
-    run: Callable[..., str], sandbox: Sandbox, case: str, task_id: str
-) -> None:
+def test_a_delivery_in_a_loop_creates_nothing_and_names_the_remedy(run, sandbox, case, task_id) -> None:
     """Iterations could be taken for one another."""
     for known in recorded("3.4.0b2", case, task_id):
         with pytest.raises(

@@ -34,14 +34,6 @@ pytestmark = pytest.mark.usefixtures("connection")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
-    for path in paths:
-        path.write_text(path.name * 100)
-    return [str(path) for path in paths]
-
-
-@pytest.fixture
 def time(sandbox) -> SimulatedClock:
     return SimulatedClock(sandbox)
 
@@ -103,14 +95,11 @@ def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path
     memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     rehearse(True)
     task = make(kind)
-
     result = rehearsed(task, sandbox)
-
     assert result["status"] == "rehearsed"
     assert [each["email"] for each in result["recipients"]] == ["ann@example.com"]
     assert {file["name"] for file in result["files"]} == ({"orders.csv"} if kind == "query" else {"a.csv", "b.csv"})
     assert counts(sandbox)["POST", "send", 200] == 0
-
     rehearse(False)
     task.clear()
     assert task.run()["status"] == "pending", "a rehearsal leaves nothing behind that stops the delivery"
@@ -120,63 +109,46 @@ def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path
 @BOTH_MODES
 def test_a_rehearsal_that_is_to_wait_sends_nothing_and_keeps_no_draft(make, sandbox, rehearse, deferrable) -> None:
     rehearse(True)
-
     rehearsed(make("files", deferrable=deferrable, retries=1, wait=True), sandbox)
 
 
 def test_the_option_rehearses_on_every_connection(make, sandbox, rehearse, monkeypatch) -> None:
     rehearse(False)
     monkeypatch.setenv(OPTION, "True")
-
     rehearsed(make("files"), sandbox)
 
 
 def test_a_rehearsal_runs_the_checks(make, sandbox, rehearse, files) -> None:
     rehearse(True)
     Path(files[0]).unlink()
-
     with pytest.raises(Exception, match=r"a\.csv"):
         make("files").run()
     with pytest.raises(AirflowFailException, match="recipient"):
         make("files", recipients=["nobody"], _airflow_from_mapped=True).run()
 
 
-def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files) -> None:
+@pytest.mark.parametrize("ends", [False, True], ids=["", "it ends before the send"])
+def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files, ends) -> None:
     rehearse(True)
     create = task_instance(CreateTransferOperator, time, **DELIVERY)
     draft = create.run()
     attach = task_instance(AttachFilesOperator, time, transfer_id=draft, files=files)
     attach.run()
+    rehearse(not ends)
     send = task_instance(SendTransferOperator, time, transfer_id=draft)
     send.upstream = {"create": create, "attach": attach}
-
     result = rehearsed(send, sandbox)
-
-    assert result["id"] == draft
-    assert len(result["files"]) == 2
+    assert (result["id"], len(result["files"])) == (draft, 2)
     rehearse(False)
     create.clear()
     create.upstream = {"send": send}  # the other tasks of the DAG
     assert create.run() != draft, "what was only rehearsed may be made again"
 
 
-def test_what_a_rehearsal_made_is_not_sent_when_it_ends_before_the_send(time, sandbox, rehearse, files) -> None:
-    rehearse(True)
-    create = task_instance(CreateTransferOperator, time, **DELIVERY)
-    draft = create.run()
-    task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
-    rehearse(False)
-    send = task_instance(SendTransferOperator, time, transfer_id=draft)
-    send.upstream = {"create": create}
-
-    rehearsed(send, sandbox)
-
-
 def test_a_rehearsal_of_a_second_delivery(make, time, sandbox, rehearse, files) -> None:
     first = make("files").run()
     rehearse(True)
     again = task_instance(RedeliverFilesOperator, time, transfer_id=first, files=files, security=None)
-
     assert rehearsed(again, sandbox)["subject"] == "Once more: Report"
 
 
@@ -185,62 +157,21 @@ def test_a_delivery_that_was_sent_is_returned(make, sandbox, rehearse) -> None:
     sent = task.run()
     rehearse(True)
     task.clear()
-
     assert task.run()["id"] == sent["id"]
 
 
-def test_the_hook_sends_nothing_either(sandbox, rehearse, files, time) -> None:
+def test_the_hook_sends_nothing_either(sandbox, rehearse, make_draft) -> None:
     rehearse(True)
-    draft = task_instance(CreateTransferOperator, time, **DELIVERY).run()
-    task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
-
+    draft = make_draft()
     with OutboundTransferHook() as hook, pytest.raises(Rehearsed):
         hook.send_transfer(draft)
     sandbox.assert_nothing_sent()
 
 
-def test_the_table_of_deliveries_shows_a_rehearsal(make, sandbox, rehearse, tmp_path, monkeypatch) -> None:
-    memory.keep_deliveries_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
-    rehearse(True)
-
-    rehearsed(make("files"), sandbox)
-
-    with closing(sqlite3.connect(tmp_path / "deliveries.db")) as database:
-        rows = database.execute("SELECT is_rehearsal, phase, error FROM outbound_transfer_deliveries").fetchall()
-    assert rows == [(1, "empty", "")]
-
-
-@pytest.mark.parametrize("rehearses", [True, False])
-def test_a_test_run_says_whether_it_sends(run_dag, sandbox, rehearse, files, caplog, capfd, rehearses) -> None:
-    rehearse(rehearses)
-
-    run = run_dag(f"""
-        from airflow.sdk import DAG
-        from outbound_transfer.operators.transfer import DeliverFilesOperator
-        from outbound_transfer.sensors.transfer import TransferSensor
-
-        with DAG("tested", schedule=None):
-            deliver = DeliverFilesOperator(
-                task_id="deliver", files={files!r}, subject="Report", recipients=["ann@example.com"]
-            )
-            TransferSensor(task_id="wait", transfer_id=deliver.output, accept_partial=True, poke_interval=1, timeout=1)
-    """)
-
-    printed = capfd.readouterr()
-    log = caplog.text + printed.out + printed.err
-    assert ("THIS TEST RUN SENDS FOR REAL" in log) is not rehearses
-    assert ("Rehearsal: nothing is sent to anybody" in log) is rehearses
-    assert bool(sandbox.ledger()) is not rehearses
-    if rehearses:
-        assert run.states() == {"deliver": "skipped", "wait": "skipped"}, "nothing that follows a delivery runs"
-        assert run.state == "success"
-        assert run.xcom("deliver")["status"] == "rehearsed"
-
-
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("operator", ["deliver", "send"])
 def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(
-    make, time, sandbox, files, capfd, interrupt, operator
+    make, make_draft, time, sandbox, capfd, interrupt, operator
 ) -> None:
     def stop() -> None:
         raise interrupt
@@ -248,9 +179,7 @@ def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(
     if operator == "deliver":
         task = make("files")
     else:
-        draft = task_instance(CreateTransferOperator, time, **DELIVERY).run()
-        task_instance(AttachFilesOperator, time, transfer_id=draft, files=files).run()
-        task = task_instance(SendTransferOperator, time, transfer_id=draft)
+        task = task_instance(SendTransferOperator, time, transfer_id=make_draft())
 
     with after(SEND, stop), pytest.raises(interrupt) as interrupted:
         task.run()

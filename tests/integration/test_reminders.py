@@ -159,7 +159,49 @@ def test_a_run_that_delivered_nothing_under_its_key_reminds_nobody(run_dag, conn
     source = source.format(base_url=sandbox.base_url, files=files)
     assert run_dag(source).states() == {"deliver": "success", "remind": "success"}
     assert run_dag(source).states() == {"deliver": "success", "remind": "skipped"}
+    other = run_dag(source.replace('"Report"', '"Other"'))  # which the key refuses, and no skip hides
+    assert (other.states(), other.state) == ({"deliver": "failed", "remind": "failed"}, "failed")
     assert len(sandbox.sent()) == 2
+
+
+def test_who_picks_up_what_was_redelivered_is_not_reminded_of_either(run_dag, connection, sandbox, files) -> None:
+    source = HEAD + '    with DAG("reminded", schedule=None):\n        ' + KINDS["files"]
+    source += """
+        from outbound_transfer.operators.redelivery import RedeliverFilesOperator
+        again = RedeliverFilesOperator(task_id="again", files={files!r}, transfer_id=deliver.output, security="email")
+        again >> collect(deliver.output) >> remind_recipients(again, task_id="remind")
+    """
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert run.state == "success"
+    assert [each["email"] for each in sandbox.transfer(sandbox.sent()[-1])["recipients"]] == ["bob@example.com"]
+
+
+@pytest.mark.parametrize("left", ["bob", "nobody"])
+def test_a_function_that_finds_nothing_any_more_is_no_reason_to_remind_nobody(
+    run_dag, connection, sandbox, tmp_path, left
+) -> None:
+    source = (
+        HEAD
+        + """
+    @task.deliver_files(subject="Report", recipients={people!r}, security="email")
+    def deliver():
+        import pathlib
+        from support.airflow_names import AirflowSkipException
+        if pathlib.Path({flag!r}).exists():
+            raise AirflowSkipException("nothing today")
+        pathlib.Path({flag!r}).touch()
+        return {{"name": "a.csv", "content": "a,b"}}
+
+    with DAG("reminded", schedule=None):
+        deliver = deliver()
+        collect(deliver) >> remind_recipients(deliver, task_id="remind")
+    """
+    )
+    people = ["ann@example.com", "bob@example.com"][: 2 if left == "bob" else 1]
+    run = run_dag(source.format(base_url=sandbox.base_url, people=people, flag=str(tmp_path / "flag")))
+    assert run.states()["remind"] == ("failed" if left == "bob" else "skipped")
+    sandbox.assert_sent_once()
 
 
 def test_a_reminder_whose_files_are_gone_fails(run_dag, connection, sandbox, files, tmp_path) -> None:
@@ -196,6 +238,28 @@ def test_in_a_mapped_task_group_each_reminds_of_its_own(run_dag, connection, san
     assert {state for name, state in run.states().items() if "fail" not in name} == {"success"}
     received = sorted(sandbox.transfer(each)["recipients"][0]["email"] for each in sandbox.sent())
     assert received == ["ann@example.com", "ann@example.com", "bob@example.com", "bob@example.com"]
+
+
+def test_two_reminders_of_one_delivery_are_no_twins(run_dag, connection, sandbox, files) -> None:
+    """In a mapped task group, as in a run that was cleared, tasks look for others that have sent the same."""
+    source = (
+        HEAD
+        + """
+    with DAG("reminded", schedule=None):
+        @task_group
+        def of_one(email):
+            deliver = DeliverFilesOperator(task_id="deliver", files={files!r}, subject="Report", recipients=email)
+            reminders = [remind_recipients(deliver, task_id=name, subject="Report") for name in ("one", "two")]
+            deliver >> reminders[0] >> reminders[1]
+
+        of_one.expand(email=[ANN, BOB])
+    """
+    )
+    run = run_dag(source.format(base_url=sandbox.base_url, files=files))
+
+    assert set(run.states().values()) == {"success"}
+    received = sorted(sandbox.transfer(each)["recipients"][0]["email"] for each in sandbox.sent())
+    assert received == ["ann@example.com"] * 3 + ["bob@example.com"] * 3
 
 
 @pytest.mark.parametrize("rule", sorted({rule.value for rule in TriggerRule} - {"all_done"}))

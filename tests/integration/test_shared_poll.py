@@ -9,13 +9,12 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from outbound_transfer_sandbox.testing import Sandbox
 from support import transfers
 from support.airflow_names import BaseHook, TaskDeferred
 from support.transfers import ANN, BOB, pick_up
@@ -30,15 +29,26 @@ SOON = 10.0 + PAUSE
 COMPLETE = ("", "complete")
 
 
-@pytest.fixture
-def scene(sandbox: Sandbox, connection: str) -> Iterator[Scene]:
-    scene = Scene(sandbox)
-    with scene.time.running():
-        yield scene
-
-
 def outcomes(tasks: list[WaitingTask]) -> set[tuple[str, Any]]:
     return {task.outcome for task in tasks}
+
+
+def all_picked_up(scene: Scene, count: int, at: float, first: Callable[[], Any] = lambda: None) -> list[WaitingTask]:
+    """Play so many waits, whose transfers are picked up then; each must end so. Before, ``first`` happens."""
+    sent = scene.send(count)
+    tasks = [scene.wait(one) for one in sent]
+    first()
+    scene.time.after(at, lambda: [pick_up(scene.sandbox, one) for one in sent])
+    scene.play(*tasks)
+    assert outcomes(tasks) == {COMPLETE}
+    return tasks
+
+
+def deferred(task: WaitingTask) -> TaskDeferred:
+    task.begin_try()
+    with pytest.raises(TaskDeferred) as raised:
+        task.go_on()
+    return raised.value
 
 
 def lasted(task: WaitingTask) -> float:
@@ -49,45 +59,11 @@ def lasted(task: WaitingTask) -> float:
 # ------------------------------------------------------------------------------------------------------ what it costs
 
 
-def test_a_pickup_ends_the_wait_with_the_transfer_as_it_then_is(scene: Scene) -> None:
-    (sent,) = scene.send(1, ANN, BOB)
-    task = scene.wait(sent)
-    scene.time.after(100, lambda: pick_up(scene.sandbox, sent, ANN))
-    scene.time.after(200, lambda: pick_up(scene.sandbox, sent, BOB))
-    scene.play(task)
-    assert task.outcome == COMPLETE
-    assert {one["email"] for one in task.result["recipients"] if one["picked_up_at"]} == {ANN, BOB}
-    assert "files" not in task.result
-    assert lasted(task) <= 200 + 2 * 60 + SOON
-
-
 def test_waits_of_a_connection_share_the_calls(scene: Scene) -> None:
-    sent = scene.send(150)
-    tasks = [scene.wait(one) for one in sent]
-    scene.time.after(1_200, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
+    tasks = all_picked_up(scene, 150, 1_200)
     # Two pages show all. Alone, each wait would make 20 calls.
     assert len(scene.polls()) <= 6 * (1_200 / 60) + 30
     assert max(map(lasted, tasks)) <= 1_200 + 2 * 60 + 60 + SOON
-
-
-def test_a_wait_that_begins_later_joins_the_poll(scene: Scene) -> None:
-    early, late = (scene.wait(one) for one in scene.send(2))
-    triggerer = Triggerer()
-    scene.time.after(200, lambda: [pick_up(scene.sandbox, str(one.make().transfer_id)) for one in (early, late)])
-
-    async def story() -> None:
-        async def join() -> None:
-            await asyncio.sleep(90)
-            await scene.follow(late, triggerer=triggerer)
-
-        await asyncio.gather(scene.follow(early, triggerer=triggerer), join())
-        await triggerer.stop()
-
-    scene.time.run(story())
-    assert outcomes([early, late]) == {COMPLETE}
-    assert len(scene.polls()) <= 12, "of both together, no more than one would make"
 
 
 def test_a_quick_wait_does_not_wait_for_the_slow_ones(scene: Scene) -> None:
@@ -122,15 +98,6 @@ def test_an_expiry_is_seen_within_seconds(scene: Scene) -> None:
     assert 890 <= lasted(tasks[0]) <= 900 + 5 + SOON
 
 
-def test_one_last_poll_precedes_a_timeout(scene: Scene) -> None:
-    first, second = scene.send(2)
-    tasks = [scene.wait(one, interval=600.0, timeout=1_000.0) for one in (first, second)]
-    scene.time.after(990, lambda: pick_up(scene.sandbox, first))
-    scene.play(*tasks)
-    assert [task.outcome for task in tasks] == [COMPLETE, ("AirflowSensorTimeout", "pending")]
-    assert 1_000 <= lasted(tasks[1]) <= 1_000 + SOON
-
-
 def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene: Scene) -> None:
     task = scene.wait(scene.send()[0], timeout=300.0)
     scene.time.on_call = lambda _: httpx.Response(503)
@@ -142,14 +109,12 @@ def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene: Scene) -> No
 def test_a_deadline_that_has_passed_while_no_triggerer_ran_is_followed_by_a_poll(scene: Scene) -> None:
     (sent,) = scene.send()
     task = scene.wait(sent, timeout=300.0)
-    task.begin_try()
-    with pytest.raises(TaskDeferred) as deferred:
-        task.go_on()
+    deferral = deferred(task)
     time.sleep(3_600)
     pick_up(scene.sandbox, sent)
     # The first call of the last poll fails, too.
     scene.sandbox.plan_faults({"kind": "error", "status": 503})
-    task.fired(deferred.value, scene.time.run(Triggerer().first_event(deferred.value.trigger)))
+    task.fired(deferral, scene.time.run(Triggerer().first_event(deferral.trigger)))
     assert task.go_on()["status"] == "complete"
 
 
@@ -163,20 +128,6 @@ def test_a_clock_that_is_set_past_a_deadline_ends_no_wait_without_a_poll(scene: 
 
 
 # ---------------------------------------------------------------------------------------------------- what ends a wait
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_ends_every_wait_and_says_what_to_do(scene: Scene, status: int) -> None:
-    tasks = [scene.wait(one) for one in scene.send(3)]
-    if status == 401:
-        scene.sandbox.revoke_key(scene.sandbox.transfer_api_key)
-    else:
-        scene.sandbox.patch_account(api_enabled=False)
-    scene.play(*tasks)
-    for task in tasks:
-        assert task.outcome == ("AirflowFailException", None)
-        assert ("Check the API key" if status == 401 else "administrator") in str(task.error)
-        assert scene.sandbox.transfer_api_key not in str(task.error)
 
 
 def test_a_transfer_that_the_key_does_not_see_ends_its_own_wait_alone(scene: Scene) -> None:
@@ -207,14 +158,9 @@ def test_a_transfer_that_is_deleted_ends_its_wait(scene: Scene) -> None:
     assert tasks[1].ended is None
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 409, 418])
-def test_an_error_of_a_proxy_ends_no_wait(scene: Scene, status: int) -> None:
-    sent = scene.send(3)
-    tasks = [scene.wait(one) for one in sent]
-    scene.sandbox.plan_faults(*[{"kind": "error", "status": status, "code": ""}] * 6)
-    scene.time.after(1_500, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
+def test_an_error_of_a_proxy_ends_no_wait(scene: Scene) -> None:
+    faults = [{"kind": "error", "status": status, "code": ""} for status in (401, 403, 404, 409, 418)]
+    all_picked_up(scene, 3, 2_400, lambda: scene.sandbox.plan_faults(*faults * 6))
     scene.sandbox.assert_all_faults_triggered()
 
 
@@ -231,20 +177,13 @@ FAILURES: list[dict[str, Any]] = [
 
 
 def test_failures_of_polls_end_no_wait(scene: Scene) -> None:
-    sent = scene.send(5)
-    tasks = [scene.wait(one) for one in sent]
-    scene.sandbox.plan_faults(*FAILURES, *FAILURES)
-    scene.time.after(2_400, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
+    all_picked_up(scene, 5, 2_400, lambda: scene.sandbox.plan_faults(*FAILURES, *FAILURES))
     scene.sandbox.assert_all_faults_triggered()
 
 
 def test_an_error_of_airflow_ends_no_wait(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its API may be down for a while, and with it the connection."""
-    (sent,) = scene.send()
-    task, lookup = scene.wait(sent), BaseHook.get_connection
-    failed: list[float] = []
+    lookup, failed = BaseHook.get_connection, list[float]()
 
     def get_connection(conn_id: str) -> Any:
         if 90 < scene.time.now < 400:
@@ -253,9 +192,7 @@ def test_an_error_of_airflow_ends_no_wait(scene: Scene, monkeypatch: pytest.Monk
         return lookup(conn_id)
 
     monkeypatch.setattr(BaseHook, "get_connection", staticmethod(get_connection))
-    scene.time.after(300, lambda: pick_up(scene.sandbox, sent))
-    scene.play(task)
-    assert task.outcome == COMPLETE
+    all_picked_up(scene, 1, 300)
     assert failed
 
 
@@ -272,13 +209,8 @@ def test_the_service_is_not_asked_again_before_its_retry_after(scene: Scene) -> 
 
 @pytest.mark.parametrize("seconds", ["86400", "9" * 40, "soon", "Fri, 31 Dec 9999 23:59:59 GMT"])
 def test_a_retry_after_of_years_ends_no_wait_and_stops_no_poll_for_long(scene: Scene, seconds: str) -> None:
-    sent = scene.send(3)
-    tasks = [scene.wait(one) for one in sent]
-    scene.sandbox.plan_faults({"kind": "error", "status": 429, "retry_after": seconds})
-    scene.time.after(10, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
-    assert max(map(lasted, tasks)) <= 15 * 60
+    fault = {"kind": "error", "status": 429, "retry_after": seconds}
+    assert max(map(lasted, all_picked_up(scene, 3, 10, lambda: scene.sandbox.plan_faults(fault)))) <= 15 * 60
 
 
 # ------------------------------------------------------------------------------------------------------------- the key
@@ -292,32 +224,18 @@ def replace_key(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.sandbox.revoke_key(old)
 
 
-def test_a_key_that_is_replaced_in_the_connection_is_used_by_the_next_poll(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = scene.send(5)
-    tasks = [scene.wait(one) for one in sent]
-    scene.time.after(100, lambda: replace_key(scene, monkeypatch))
-    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
+def test_a_key_that_is_replaced_in_the_connection_is_used_by_the_next_poll(scene, monkeypatch) -> None:
+    all_picked_up(scene, 5, 300, lambda: scene.time.after(100, lambda: replace_key(scene, monkeypatch)))
 
 
-def test_a_key_that_is_replaced_while_a_poll_is_under_way_ends_no_wait(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = scene.send(3)
-    tasks = [scene.wait(one) for one in sent]
-
+def test_a_key_that_is_replaced_while_a_poll_is_under_way_ends_no_wait(scene, monkeypatch) -> None:
     def replace(_: httpx.Request) -> None:
         if scene.time.now > 90:
             scene.time.on_call = lambda _: None
             replace_key(scene, monkeypatch)
 
     scene.time.on_call = replace
-    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
+    all_picked_up(scene, 3, 300)
     assert 401 in {call["status"] for call in scene.polls()}
 
 
@@ -339,18 +257,20 @@ def page(rows: list[Any], cursor: str | None = None) -> httpx.Response:
     return httpx.Response(200, json={"data": rows, "next_cursor": cursor})
 
 
-def test_a_transfer_that_nothing_can_read_holds_up_no_other(scene: Scene) -> None:
+@pytest.mark.parametrize("how", ["unreadable", 500, 404])
+def test_a_transfer_that_nothing_can_read_holds_up_no_other(scene: Scene, how: Any) -> None:
     bad, *good = scene.send(4)
     tasks = [scene.wait(bad, timeout=900.0), *(scene.wait(one, timeout=3_600.0) for one in good)]
 
     def answer(request: httpx.Request) -> httpx.Response | None:
+        wrong = row(scene, bad, subject=7)
         if request.url.path.endswith(bad):
-            return httpx.Response(200, json=row(scene, bad, subject=7))
-        if request.url.path == "/v1/transfers":
-            status = request.url.params.get("status", "all")
-            rows = [row(scene, one) for one in good] + [row(scene, bad, subject=7), None, {"id": None}, 7]
-            return page([one for one in rows if not isinstance(one, dict) or one.get("status", "") in (status, "")])
-        return None
+            return httpx.Response(how) if how != "unreadable" else httpx.Response(200, json=wrong)
+        if request.url.path != "/v1/transfers":
+            return None
+        status = request.url.params.get("status", "all")
+        rows = [row(scene, one) for one in good] + [wrong, None, {"id": None}, 7] * (how == "unreadable")
+        return page([one for one in rows if not isinstance(one, dict) or one.get("status", "") in (status, "")])
 
     scene.time.on_call = answer
     scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in good])
@@ -360,32 +280,7 @@ def test_a_transfer_that_nothing_can_read_holds_up_no_other(scene: Scene) -> Non
     assert max(map(lasted, tasks[1:])) <= 300 + 5 * 60 + SOON
 
 
-@pytest.mark.parametrize("status", [500, 404])
-def test_a_transfer_whose_read_always_fails_holds_up_no_other(scene: Scene, status: int) -> None:
-    bad, *good = scene.send(4)
-    tasks = [scene.wait(bad, timeout=900.0), *(scene.wait(one, timeout=3_600.0) for one in good)]
-
-    def answer(request: httpx.Request) -> httpx.Response | None:
-        if request.url.path.endswith(bad):
-            return httpx.Response(status)
-        return listing(scene, without=bad) if request.url.path == "/v1/transfers" else None
-
-    scene.time.on_call = answer
-    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in good])
-    scene.play(*tasks)
-    assert tasks[0].outcome == ("AirflowSensorTimeout", None)
-    assert outcomes(tasks[1:]) == {COMPLETE}
-    assert max(map(lasted, tasks[1:])) <= 300 + 5 * 60 + SOON
-
-
-def test_a_page_that_cannot_be_read_holds_up_no_wait(scene: Scene) -> None:
-    sent = scene.send(110)
-    tasks = [scene.wait(one, timeout=5 * 3_600.0) for one in sent]
-    scene.time.on_call = lambda request: httpx.Response(500) if "cursor" in request.url.params else None
-    scene.time.after(300, lambda: [pick_up(scene.sandbox, one) for one in sent])
-    scene.play(*tasks)
-    assert outcomes(tasks) == {COMPLETE}
-    assert max(map(lasted, tasks)) <= 3_600
+# ------------------------------------------------------------------------------------------------------- the triggerer
 
 
 def test_listings_that_show_nothing_or_never_end_hold_up_no_wait(scene: Scene) -> None:
@@ -406,43 +301,6 @@ def test_listings_that_show_nothing_or_never_end_hold_up_no_wait(scene: Scene) -
     assert max(map(lasted, tasks)) <= 3_600
 
 
-def test_a_row_that_comes_twice_and_rows_of_others_change_nothing(scene: Scene) -> None:
-    sent, other = scene.send(2)
-    task = scene.wait(sent)
-    complete = row(scene, other, status="complete")
-    twice = [complete, row(scene, sent), row(scene, sent), complete]
-
-    def answer(request: httpx.Request) -> httpx.Response | None:
-        return page(twice) if request.url.path == "/v1/transfers" and scene.time.now < 300 else None
-
-    scene.time.on_call = answer
-    scene.time.after(400, lambda: pick_up(scene.sandbox, sent))
-    scene.play(task)
-    assert task.outcome == COMPLETE
-    assert task.result["id"] == sent
-    assert lasted(task) >= 400
-
-
-def test_a_status_that_the_documentation_does_not_list_ends_no_wait(scene: Scene) -> None:
-    first, second = scene.send(2)
-    for one in (first, second):
-        scene.sandbox.set_stored_status(one, "from the old days")
-    tasks = [scene.wait(first, timeout=600.0), scene.wait(second)]
-    scene.time.after(900, lambda: scene.sandbox.set_stored_status(second, "complete"))
-    scene.play(*tasks)
-    assert tasks[0].outcome == ("AirflowSensorTimeout", "unknown")
-    assert tasks[1].outcome == COMPLETE
-
-
-def test_a_draft_is_waited_for_until_it_is_sent_and_picked_up(scene: Scene) -> None:
-    (draft,) = transfers.create(scene.sandbox)
-    scene.time.after(200, lambda: transfers.send_draft(scene.sandbox, draft))
-    scene.time.after(400, lambda: pick_up(scene.sandbox, draft))
-    task = scene.wait(draft)
-    scene.play(task)
-    assert task.outcome == COMPLETE
-
-
 def test_one_pickup_of_two_ends_the_wait_that_accepts_it_alone(scene: Scene) -> None:
     (sent,) = scene.send(1, ANN, BOB)
     accepts, other = scene.wait(sent, accept_partial=True), scene.wait(sent)
@@ -453,25 +311,19 @@ def test_one_pickup_of_two_ends_the_wait_that_accepts_it_alone(scene: Scene) -> 
     assert other.ended is None
 
 
-# ------------------------------------------------------------------------------------------------------- the triggerer
-
-
 def test_a_wait_goes_on_in_another_triggerer(scene: Scene) -> None:
     (sent,) = scene.send()
     task = scene.wait(sent, timeout=1_000.0)
-    task.begin_try()
-    with pytest.raises(TaskDeferred) as deferred:
-        task.go_on()
-    trigger = deferred.value.trigger
+    deferral = deferred(task)
 
     async def die() -> None:
         triggerer = Triggerer()
-        await triggerer.start(trigger)
+        await triggerer.start(deferral.trigger)
         await asyncio.sleep(500)
         await triggerer.stop()
 
     scene.time.run(die())
-    task.fired(deferred.value, scene.time.run(Triggerer().first_event(trigger)))
+    task.fired(deferral, scene.time.run(Triggerer().first_event(deferral.trigger)))
     with pytest.raises(Exception, match="Timed out waiting"):
         task.go_on()
     assert 1_000 <= scene.time.now <= 1_000 + 2 * SOON, "its deadline is that of the task"
@@ -492,55 +344,41 @@ def test_nothing_is_asked_once_nobody_waits(scene: Scene) -> None:
     assert scene.time.run(story()) == len(scene.polls()) > 0
 
 
-def test_airflow_is_asked_for_the_connection_in_another_thread_and_one_question_at_a_time(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_airflow_is_asked_for_the_connection_in_another_thread_and_one_question_at_a_time(scene, monkeypatch) -> None:
     """Airflow up to 3.2.1 ends a triggerer that asks two questions at once."""
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", scene.sandbox.airflow_connection())
-    lookup, running, most, threads = BaseHook.get_connection, [0], [0], set[threading.Thread]()
+    lookup, running, most, asked = BaseHook.get_connection, [0], [0], dict[str, threading.Thread]()
 
     def get_connection(conn_id: str) -> Any:
-        threads.add(threading.current_thread())
+        asked[conn_id] = threading.current_thread()
         running[0] += 1
         most[0] = max(most[0], running[0])
         try:
-            threading.Event().wait(0.5)
+            time.sleep(1)  # until everybody else sleeps, too
             return lookup(conn_id)
         finally:
             running[0] -= 1
 
     sent = scene.send(2)
     tasks = [scene.wait(sent[0]), scene.wait(sent[1], outbound_transfer_conn_id="other")]
-    deferred = []
-    for task in tasks:
-        task.begin_try()
-        with pytest.raises(TaskDeferred) as raised:
-            task.go_on()
-        deferred.append(raised.value.trigger)
+    triggers = [deferred(task).trigger for task in tasks]
     monkeypatch.setattr(BaseHook, "get_connection", staticmethod(get_connection))
 
     async def story() -> None:
         triggerer = Triggerer()
-        await triggerer.start(*deferred)
-        await asyncio.sleep(300)
+        await triggerer.start(*triggers)
+        await triggerer.until(lambda: len(asked) == len(tasks) and scene.polls())
         await triggerer.stop()
 
     scene.time.run(story())
-    assert scene.polls()
-    assert threads
-    assert threading.current_thread() not in threads
+    assert threading.current_thread() not in asked.values()
     assert most == [1]
 
 
 def test_a_trigger_whose_stored_arguments_are_nonsense_fails_alone(scene: Scene) -> None:
     good, bad = (scene.wait(one) for one in scene.send(2))
     scene.time.after(60, lambda: pick_up(scene.sandbox, str(good.make().transfer_id)))
-    stored = []
-    for task in (good, bad):
-        task.begin_try()
-        with pytest.raises(TaskDeferred) as deferred:
-            task.go_on()
-        stored.append(deferred.value)
+    stored = [deferred(task) for task in (good, bad)]
     nonsense = [{"transfer_id": None}, {"transfer_id": 7}, {"deadline": "soon"}, {"rules": {"on_expiry": "fail"}}]
 
     async def story() -> Any:
@@ -558,9 +396,6 @@ def test_a_trigger_whose_stored_arguments_are_nonsense_fails_alone(scene: Scene)
 
 def test_the_stored_trigger_has_no_key(scene: Scene) -> None:
     task = scene.wait(scene.send()[0])
-    task.begin_try()
-    with pytest.raises(TaskDeferred) as deferred:
-        task.go_on()
-    stored = json.dumps(deferred.value.trigger.serialize())
+    stored = json.dumps(deferred(task).trigger.serialize())
     assert scene.sandbox.transfer_api_key not in stored
     assert scene.sandbox.event_api_key not in stored

@@ -22,14 +22,13 @@ from outbound_transfer.exceptions import (
     ResultEmpty,
     ResultNotWritable,
     ResultTooLong,
-    ServerFault,
 )
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.query_databases import CONTACT, DRIVERS, FAILING, ROWS, QueryDatabase, create_contacts
-from support.tasks import FakeTaskInstance, SimulatedClock, again, hand_on, task_instance
+from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
 
 FORMATS = ["csv", "jsonl", "parquet", "xlsx"]
 
@@ -121,14 +120,6 @@ def test_no_row_is_lost_between_batches(connection: str, sandbox: Sandbox, datab
     database.create(rows=[(number, *ROWS[0][1:]) for number in range(count)])
     files = delivered(sandbox, task(sandbox, sql="SELECT id FROM customers ORDER BY id", file_name="a.csv").run())
     assert files["a.csv"].decode().split() == ["id", *map(str, range(count))]
-
-
-def test_two_columns_of_one_name(connection: str, sandbox: Sandbox, database: QueryDatabase) -> None:
-    database.create()
-    sql = "SELECT a.id, b.id FROM customers a JOIN customers b ON a.id = b.id WHERE a.id = 1"
-    for name in ("a.csv", "a.jsonl"):
-        with pytest.raises(ResultNotWritable, match=rf"{name}: two columns are named 'id'.*a name of its own with AS"):
-            task(sandbox, sql=sql, file_name=name).run()
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
@@ -365,15 +356,6 @@ def test_a_float_that_mysql_rounds_is_refused(
     assert b"16777216.0" in delivered(sandbox, text)["a.csv"]
 
 
-def test_other_dates_in_lists_structs_and_maps_of_duckdb_are_delivered(
-    connection: str, sandbox: Sandbox, database_of: Callable[[str], QueryDatabase]
-) -> None:
-    database_of("duckdb").create()
-    sql = "SELECT [DATE '2026-01-31', NULL] AS a, {'b': [DATE '2026-01-31']} AS b, ['infinity'] AS c"
-    files = delivered(sandbox, task(sandbox, sql=sql, file_name="a.jsonl").run())
-    assert json.loads(files["a.jsonl"]) == {"a": ["2026-01-31", None], "b": {"b": ["2026-01-31"]}, "c": ["infinity"]}
-
-
 def test_an_error_does_not_quote_the_password(
     connection: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, postgres: Any
 ) -> None:
@@ -436,35 +418,6 @@ def test_of_several_results_the_empty_one_is_left_out(
     transfer = delivery.run()
     assert delivered(sandbox, transfer) == {"one.csv": b"id\r\n1\r\n"}
     assert again(delivery)["id"] == transfer["id"]
-
-
-def test_the_draft_of_an_earlier_try_goes_if_the_result_is_empty_now(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase
-) -> None:
-    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty="skip")
-    hand_on(delivery, sandbox)
-    sqlite_database.run("DELETE FROM customers")
-    with pytest.raises(AirflowSkipException):
-        again(delivery)
-    assert [call["method"] for call in sandbox.requests()].count("DELETE") == 1
-    sandbox.assert_nothing_sent()
-
-
-def test_an_empty_result_is_a_skip_once_a_send_in_doubt_is_known_not_to_have_happened(
-    connection: str, sandbox: Sandbox, sqlite_database: QueryDatabase
-) -> None:
-    delivery = task(sandbox, sql="SELECT id FROM customers", file_name="a.csv", on_empty="skip")
-    sandbox.plan_faults(
-        {"kind": "error", "method": "POST", "path": "*/send", "status": 502},
-        *[{"kind": "error", "method": "GET", "path": "*", "status": 503}] * 8,
-    )
-    with pytest.raises(ServerFault):
-        delivery.run()
-    sandbox.clear_faults()
-    sqlite_database.run("DELETE FROM customers")
-    with pytest.raises(AirflowSkipException):
-        again(delivery)
-    assert [call["status"] for call in sandbox.requests() if call["method"] == "DELETE"] == [204]
 
 
 def test_too_many_rows_create_nothing(connection: str, sandbox: Sandbox, database: QueryDatabase) -> None:

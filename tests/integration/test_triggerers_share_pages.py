@@ -15,7 +15,6 @@ import pytest
 from outbound_transfer_sandbox.testing import Sandbox
 from support import transfers
 from support.deliveries_table import settings
-from support.postgres import Database
 from support.repository import TESTS
 from support.timeouts import eventually
 
@@ -86,9 +85,7 @@ def calls_of_two(sandbox: Sandbox, folder: Path, environment: dict[str, str]) ->
     return COUNTED / (times[-1] - times[0]).total_seconds()
 
 
-def test_two_triggerers_that_share_a_database_ask_less(
-    sandbox: Sandbox, connection: str, postgres: Database, tmp_path: Path
-) -> None:
+def test_two_triggerers_that_share_a_database_ask_less(sandbox, connection, postgres, tmp_path) -> None:
     service = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": sandbox.airflow_connection()}
     shared = service | settings("shared") | {"AIRFLOW_CONN_SHARED": postgres.airflow_connection}
     alone = calls_of_two(sandbox, tmp_path / "alone", service)

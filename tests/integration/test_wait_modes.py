@@ -7,19 +7,22 @@ the sandbox's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
+from airflow.sdk.execution_time.xcom import XCom
+from airflow.triggers.base import TaskSkippedEvent, TaskSuccessEvent
 
-from outbound_transfer.exceptions import outcome_of
+from outbound_transfer.exceptions import InvalidApiKey, outcome_of
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.sensors.transfer import TransferSensor
-from outbound_transfer_sandbox.testing import Sandbox
 from support import transfers
 from support.airflow_names import (
     AirflowFailException,
@@ -33,16 +36,10 @@ from support.airflow_names import (
 )
 from support.tasks import ProcessCrashed
 from support.transfers import ANN, BOB, pick_up
-from support.waiting_tasks import DAY, MODES, Scene, WaitingTask
+from support.triggers import first_shared_event
+from support.waiting_tasks import DAY, MODES, Scene, WaitingTask, trigger_of
 
 WAYS = [*MODES, "deliver", "deliver deferred"]
-
-
-@pytest.fixture
-def scene(sandbox: Sandbox, connection: str) -> Iterator[Scene]:
-    scene = Scene(sandbox)
-    with scene.time.running():
-        yield scene
 
 
 @pytest.fixture
@@ -128,9 +125,7 @@ def test_an_end_that_is_a_success(wait: Way, how: str) -> None:
         ("partial", "fail", AirflowSensorTimeout),
     ],
 )
-def test_a_wait_without_success_says_who_has_not_picked_up(
-    wait: Way, how: str, choice: str, error_type: type[Exception]
-) -> None:
+def test_a_wait_without_success_says_who_has_not_picked_up(wait, how, choice, error_type) -> None:
     with pytest.raises(error_type) as raised:
         wait(lambda: end(wait, how), on_expired=choice, on_canceled=choice, timeout=600.0)
     error, outcome = raised.value, outcome_of(raised.value)
@@ -146,6 +141,7 @@ def test_a_refused_key_fails_at_once_and_leaves_unknown_who_has_picked_up(wait: 
     with pytest.raises(AirflowFailException, match="Check the API key") as raised:
         wait(lambda: wait.scene.sandbox.revoke_key(wait.scene.sandbox.transfer_api_key))
     assert raised.value.transfer_id == wait.sent
+    assert isinstance(raised.value.__cause__, InvalidApiKey)  # which a callback finds there
     assert wait.scene.time.now - wait.task.began < 300
 
 
@@ -218,22 +214,9 @@ def test_a_misspelled_connection_fails_at_once_also_with_soft_fail(scene: Scene,
         task.run()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_result_of_a_delivery_is_accepted_as_transfer_id(scene: Scene, report: str, mode: str) -> None:
-    deliver = WaitingTask(
-        lambda: DeliverFilesOperator(task_id="deliver", subject="Report", recipients=[ANN], files=report), scene.time
-    )
-    result = deliver.run()
-    pick_up(scene.sandbox, result["id"], ANN)
-    final = scene.wait(result, **MODES[mode]).run()
-    assert (final["id"], final["status"]) == (result["id"], "complete")
-
-
 @pytest.mark.parametrize("given", [math.nan, math.inf, -1, "{{ params.every }}", ""])
 @pytest.mark.parametrize("argument", ["poke_interval", "timeout"])
-def test_an_invalid_duration_is_refused_before_anything_is_sent(
-    scene: Scene, report: str, argument: str, given: Any
-) -> None:
+def test_an_invalid_duration_is_refused_before_anything_is_sent(scene, report, argument, given) -> None:
     task = Way(scene, "deliver deferred", report)
     with pytest.raises((AirflowFailException, ValueError, TypeError), match=f"{argument} must be"):
         task(**{argument: given})
@@ -306,3 +289,64 @@ def test_a_trigger_that_fails_fails_the_try_and_the_next_one_waits_until_the_sam
     with pytest.raises(AirflowSensorTimeout):
         task.run_once()
     assert scene.time.now - began <= 500
+
+
+# ---------------------------------------------------------------------------------------------------- without a worker
+
+TI = SimpleNamespace(id="1", dag_id="dag", run_id="run", task_id="wait", map_index=-1, try_number=1, context_carrier={})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finishes"),
+    [
+        ({}, True),
+        ({"outlets": [Asset("delivered")]}, False),
+        ({"on_success_callback": print}, False),
+        ({"on_skipped_callback": print}, False),
+        ({"multiple_outputs": True}, False),
+        ({"on_failure_callback": print}, True),
+    ],
+)
+def test_the_triggerer_finishes_a_task_only_if_nothing_is_lost(connection, arguments, finishes) -> None:
+    assert trigger_of(end_from_trigger=True, **arguments).end_from_trigger is finishes
+    assert not trigger_of(**arguments).end_from_trigger
+
+
+@pytest.mark.parametrize(
+    ("end", "choices", "event"),
+    [
+        ("complete", {}, TaskSuccessEvent),
+        ("canceled", {"on_canceled": "skip"}, TaskSkippedEvent),
+        ("canceled", {"on_canceled": "succeed"}, TaskSuccessEvent),
+        ("canceled", {}, None),
+    ],
+)
+def test_a_failure_takes_a_worker(scene, monkeypatch, end, choices, event) -> None:
+    pushed: list[tuple[str, Any]] = []
+    monkeypatch.setattr(XCom, "set", lambda key, value, **_: pushed.append((key, value["status"])))
+    assert kind_of_event(scene, end, **choices) == (event.__name__ if event else "TriggerEvent")
+    keys = {TaskSuccessEvent: ["return_value"], TaskSkippedEvent: ["outcome"], None: []}
+    assert pushed == [(key, end) for key in keys[event]]
+
+
+def test_a_result_that_the_triggerer_cannot_store_takes_a_worker(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def push(*_: Any, **__: Any) -> None:
+        threads.append(threading.current_thread())
+        raise OSError("down")
+
+    monkeypatch.setattr(XCom, "set", push)
+    assert kind_of_event(scene, "complete") == "TriggerEvent"
+    assert threads
+    assert threading.main_thread() not in threads, "the event loop's thread must not wait for Airflow"
+
+
+def kind_of_event(scene: Scene, end: str, **choices: Any) -> str:
+    (sent,) = scene.send()
+    if end == "complete":
+        pick_up(scene.sandbox, sent)
+    else:
+        scene.sandbox.cancel(sent)
+    trigger = trigger_of(transfer_id=sent, end_from_trigger=True, poke_interval=10, **choices)
+    return type(scene.time.run(first_shared_event(trigger, ti=TI))).__name__

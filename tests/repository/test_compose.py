@@ -129,7 +129,8 @@ def test_the_sandbox_and_what_takes_metrics_have_profiles() -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_limited(name: str) -> None:
     assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
-    assert SERVICES[name]["logging"] == COMPOSE["x-logging"]
+    for limit in ("logging", "security_opt"):
+        assert SERVICES[name][limit] == COMPOSE["x-service"][limit]
 
 
 def test_files_that_a_service_sees_are_there() -> None:

@@ -48,7 +48,7 @@ def test_the_mapping_has_each_metric_once() -> None:
     assert VALUES["helm-values"]["statsd"]["extraMappings"] == MAPPINGS
     # A lost triggerer's last number outlives the window of the alert that nothing polls.
     assert {rule["match"].rpartition(".")[2]: rule["ttl"] for rule in MAPPINGS if "ttl" in rule} == {
-        "deferred_waiters": "6h",
+        "deferred_waiters": "6h"
     }
 
 

@@ -14,28 +14,11 @@ if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
 
 __all__ = [
-    "HAS_STATE_STORES",
-    "NEVER_EXPIRE",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowRescheduleException",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "AirflowTaskTimeout",
-    "BaseHook",
-    "BaseNotifier",
-    "DagBag",
-    "TaskAwaitingInput",
-    "TaskDeferralError",
-    "TaskDeferralTimeout",
-    "TaskDeferred",
-    "conf",
-    "determine_kwargs",
-    "mask_secret",
-    "redact",
-    "timezone",
-]
+    "HAS_STATE_STORES", "NEVER_EXPIRE", "AirflowException", "AirflowFailException", "AirflowNotFoundException",
+    "AirflowRescheduleException", "AirflowSensorTimeout", "AirflowSkipException", "AirflowTaskTimeout",
+    "BaseHook", "BaseNotifier", "DagBag", "TaskAwaitingInput", "TaskDeferralError", "TaskDeferralTimeout",
+    "TaskDeferred", "conf", "determine_kwargs", "mask_secret", "redact", "timezone",
+]  # fmt: skip
 
 if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
     from airflow import exceptions

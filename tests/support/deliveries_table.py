@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.schema import Tables
 from outbound_transfer.store.tables import DELIVERIES as DELIVERIES
+from outbound_transfer.store.tables import Tables
 from support import sample_rows
 from support.warehouses import Hook
 

@@ -14,7 +14,7 @@ import psycopg2.extras
 
 from outbound_transfer.client.events import Page, read_page
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import Tables
+from outbound_transfer.store.tables import Tables
 from support.warehouses import Hook, observe
 
 

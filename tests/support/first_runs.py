@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import GROUPS, Tables
+from outbound_transfer.store.tables import GROUPS, Tables
 from support import mariadb, postgres
 from support.feed_pages import PAGES
 from support.timeouts import TEST_TIMEOUT

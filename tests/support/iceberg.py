@@ -28,15 +28,9 @@ LINES, PAGES = 20, 6
 
 #: What takes seconds to import in each process.
 _IMPORTED_ONCE = [
-    "duckdb",
-    "psycopg.rows",
-    "psycopg2.extras",
-    "pyarrow.dataset",
-    "pyiceberg.catalog.sql",
-    "pyiceberg.io.pyarrow",
-    "outbound_transfer.lake.iceberg",
-    "outbound_transfer.store.events",
-]
+    "duckdb", "psycopg.rows", "psycopg2.extras", "pyarrow.dataset", "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow", "outbound_transfer.lake.iceberg", "outbound_transfer.store.events",
+]  # fmt: skip
 
 
 def properties(folder: Path) -> dict[str, str]:

@@ -8,8 +8,7 @@ from typing import Final
 
 from outbound_transfer.client.events import Event, Page
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import RECIPIENTS, TRANSFERS
+from outbound_transfer.store.tables import RECIPIENTS, TRANSFERS, Tables
 from support import sample_rows
 
 FAILED_AUTHENTICATION: Final = "authentication_failed"

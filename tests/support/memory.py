@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -77,18 +77,12 @@ class InMemoryRows:
         rows = list(self.table.rows.items())[::-1]
         return [(key, row.account) for key, (_, row) in rows if row.transfer_id == transfer_id]
 
-    def show(self, account: str, conn_id: str, transfers: Any) -> None:
+    def run(self, work: Any, patience: float | None = None) -> None:
         """Show nothing: no page reads this table."""
 
-    def show_error(self, key: str, error: str) -> None:
-        """Show nothing."""
-
-    def count_in_doubt(self, conn_id: str) -> int:
-        return 0
-
-    def find_twin(self, key: str, twin: str, run_started: str) -> str:
+    def find_twin(self, own: Collection[str], twin: str, run_started: str) -> str:
         self.on_access()
-        others = (row for other, (_, row) in self.table.rows.items() if other != key)
+        others = (row for other, (_, row) in self.table.rows.items() if other not in own)
         twins = (row for row in others if (row.twin, row.phase) == (twin, "sending"))
         return next((row.transfer_id for row in twins if run_started in ("", row.run_started)), "")
 

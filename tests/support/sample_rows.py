@@ -18,9 +18,17 @@ from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory
 from outbound_transfer.files.attached import Held
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.schema import FEED, LISTING, Tables
-from outbound_transfer.store.tables import FEED_CURSOR, FEED_POLLS, RECIPIENTS, REJECTED_LINES, TRANSFERS
-from outbound_transfer.store.values import format_timestamp, read_event_time
+from outbound_transfer.store.rows import format_timestamp, read_event_time
+from outbound_transfer.store.tables import (
+    FEED,
+    FEED_CURSOR,
+    FEED_POLLS,
+    LISTING,
+    RECIPIENTS,
+    REJECTED_LINES,
+    TRANSFERS,
+    Tables,
+)
 
 ACCOUNT = "account.example.com"
 CONN_ID = "outbound_transfer_default"
@@ -185,11 +193,7 @@ def add_feed(warehouse: Tables, now: datetime) -> None:
         for number in range(100)
     ]  # fmt: skip
     insert(warehouse, FEED_POLLS, polls)
-    insert(
-        warehouse,
-        REJECTED_LINES,
-        [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", now - timedelta(days=1))],
-    )
+    insert(warehouse, REJECTED_LINES, [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", now - timedelta(days=1))])
 
 
 def reject_lines(warehouse: Tables, count: int, now: datetime) -> None:

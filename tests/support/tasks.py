@@ -18,13 +18,7 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
 from outbound_transfer.exceptions import RateLimited
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_names import (
-    AirflowFailException,
-    AirflowSkipException,
-    TaskAwaitingInput,
-    TaskDeferred,
-    timezone,
-)
+from support.airflow_names import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred, timezone
 from support.calls import ProcessCrashed, process
 from support.memory import InMemoryRows, is_configured, memory_of, remembering, run_start
 

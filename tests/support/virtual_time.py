@@ -75,7 +75,7 @@ class VirtualTime:
     _alarms: dict[object, tuple[float, int]] = field(default_factory=dict)
     _plans: list[tuple[float, int, Callable[[], Any]]] = field(default_factory=list)
     _planned: int = 0
-    _strangers: frozenset[int] = frozenset()
+    _strangers: dict[int, threading.Thread | None] = field(default_factory=dict)
     _is_paying: bool = False
 
     @property
@@ -108,8 +108,9 @@ class VirtualTime:
     def running(self) -> Iterator[VirtualTime]:
         """Let time pass like this while the block runs."""
         threads = {thread for thread, frame in sys._current_frames().items() if not _is_of_a_pool(frame)}
-        self._strangers = frozenset(thread for thread in threads if not self._is_of_the_service(thread))
-        self._strangers -= {threading.get_ident()}
+        known = {thread.ident: thread for thread in threading.enumerate()}
+        others = {thread for thread in threads if not self._is_of_the_service(thread)} - {threading.get_ident()}
+        self._strangers = {thread: known.get(thread) for thread in others}
         now = pendulum.now
         http = httpx.HTTPTransport
         with (
@@ -133,7 +134,7 @@ class VirtualTime:
 
     def _waiting(self) -> Callable[..., bool]:
         def wait(condition: threading.Condition, timeout: float | None = None) -> bool:
-            if timeout is None or timeout <= 0 or threading.get_ident() in self._strangers:
+            if timeout is None or timeout <= 0 or self._is_stranger(threading.get_ident()):
                 return _REAL_WAIT(condition, timeout)
             return bool(self._sleep(timeout, lambda seconds: _REAL_WAIT(condition, seconds)))
 
@@ -195,7 +196,7 @@ class VirtualTime:
         asleep = {thread for _, thread in list(self._alarms.values())}
         frames = sys._current_frames()
         return all(
-            thread in asleep or thread in self._strangers or _is_waiting(frame) for thread, frame in frames.items()
+            thread in asleep or self._is_stranger(thread) or _is_waiting(frame) for thread, frame in frames.items()
         )
 
     def _pass_on(self) -> None:
@@ -231,6 +232,11 @@ class VirtualTime:
                     self.sandbox.advance_clock(owed)
                 finally:
                     self._is_paying = False
+
+    def _is_stranger(self, thread: int) -> bool:
+        """Return whether a thread ran before; the id of one that has ended is given again."""
+        known = self._strangers.get(thread)
+        return thread in self._strangers and (known is None or known.is_alive())
 
     @staticmethod
     def _is_of_the_service(thread: int) -> bool:

@@ -31,16 +31,14 @@ TESTS: Final = {
         "tests/versions",
         "tests/integration/test_content_in_airflow.py::test_what_a_task_returned_for_expand_kwargs_is_no_template",
     ),
-    "memory": ("tests/integration/test_memory.py",),
+    "memory": (
+        "tests/integration/test_delivery.py::test_one_machine_needs_no_setting_and_others_a_database",
+        "tests/integration/test_delivery.py::test_without_a_database_a_task_on_several_machines_creates_nothing",
+    ),
     "waits": ("tests/e2e/airflow/test_many_waiters.py",),
     "approval": ("tests/e2e/airflow/test_drafts.py",),
-    "deliveries": (
-        *("tests/integration/test_delivery.py", "tests/integration/test_deliver_files.py"),
-        *("tests/integration/test_conclusions.py", "tests/integration/test_reruns.py"),
-        "tests/integration/test_false_alarms.py",
-    ),
-    # Older constraints have no pyiceberg that is new enough.
-    "unit": ("tests/unit", "--ignore=tests/unit/lake/test_feed_table.py"),
+    "deliveries": ("tests/integration/test_delivery.py", "tests/integration/test_failed_deliveries.py"),
+    "unit": ("tests/unit",),
 }
 FAULTS: Final = "faults"
 STEPS: Final = ("install", *TESTS, FAULTS)

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
 from outbound_transfer_sandbox.testing import Sandbox
-from support.tasks import again
 from support.timeouts import eventually
 
 UPLOAD = {"method": "POST", "path": "*/files"}
@@ -106,25 +104,6 @@ def test_a_failed_upload_ends_the_others(deliver: Callable[..., Any], sandbox: S
         deliver(files, max_parallel_uploads=3)
     assert uploads(sandbox) <= 1 + 2 + 3, "the largest, those that were held, and those that had a fault"
     sandbox.assert_nothing_sent()
-
-
-def test_an_upload_that_ends_well_after_another_has_failed_is_not_repeated(
-    task: Callable[..., Any], sandbox: Sandbox, files: str
-) -> None:
-    sandbox.plan_faults({**HOLD, "skip": 1}, HOLD, FORBIDDEN)
-    draft = task(CreateTransferOperator, subject="Report", recipients=["ann@example.com"]).run()
-    attach = task(AttachFilesOperator, transfer_id=draft, files=files, max_parallel_uploads=3)
-
-    def release() -> None:
-        eventually(lambda: states(sandbox) == ["held", "held", "triggered"])
-        sandbox.release_held_calls()
-
-    with meanwhile(release), pytest.raises(Exception, match="sending_not_permitted"):
-        attach.run()
-    sandbox.clear_faults()
-    before = uploads(sandbox)
-    assert len(again(attach)) == len(sandbox.transfer(draft)["files"]) == 9
-    assert uploads(sandbox) - before == 9 - 3, "all but the largest, and those that were held"
 
 
 class TaskTimedOut(BaseException):

@@ -25,9 +25,8 @@ from outbound_transfer.lake.iceberg import IcebergEventDestination
 from outbound_transfer.store.destination import EventDestination
 from outbound_transfer.store.errors import UnknownFeed
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.personal_data import AddressSearch
-from outbound_transfer.store.persons import personal_data_of
-from outbound_transfer.store.schema import FEED, Tables
+from outbound_transfer.store.personal_data import AddressSearch, personal_data_of
+from outbound_transfer.store.tables import FEED, Tables
 from resilience.crash_ingest.killer import Killer
 from support import mariadb, postgres
 from support.feed_pages import CURSOR, IDS, REJECTED, drop_tables, event, page

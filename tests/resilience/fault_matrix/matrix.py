@@ -147,14 +147,9 @@ def _untrue_answers() -> Iterator[FaultKind]:
 
 #: Every kind of fault that the sandbox has but those of feed pages, which no delivery meets.
 KINDS: tuple[FaultKind, ...] = (
-    *_refusals(),
-    *_passing_errors(),
-    *_proxies(),
-    *_broken_connections(),
-    *_late(),
-    *_broken_answers(),
+    *_refusals(), *_passing_errors(), *_proxies(), *_broken_connections(), *_late(), *_broken_answers(),
     *_untrue_answers(),
-)
+)  # fmt: skip
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 

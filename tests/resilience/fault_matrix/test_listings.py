@@ -1,5 +1,5 @@
-"""Searches for files of which some question to the file system gets no answer: on this machine, in a store in memory,
-and in a real S3 server.
+"""Searches for files of which some question to the file system gets no answer: on this machine, and in a store
+in memory.
 
 Which questions there are is not guessed: a search without faults is watched, and each listing of a folder, each of its
 entries and each look at a path is a place for every kind of fault.
@@ -12,47 +12,32 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 from unittest import mock
 
 import pytest
-from aiobotocore.client import AioBaseClient
 from airflow.sdk.io import store
-from botocore.exceptions import ClientError, ConnectionClosedError
-from botocore.parsers import ResponseParserError
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
-from s3fs import S3FileSystem
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
 from support.deliveries import DELIVERY
-from support.object_storage import Bucket, connection_json, running_s3
 from support.tasks import SimulatedClock, task_instance
 
 pytestmark = pytest.mark.slow
 
 Deliver = Callable[[str], list[str]]
 
-SEED = 13
-
 FILES = (
-    "in/top.csv",
-    "in/last.csv",
-    "in/a/a1.csv",
-    "in/a/a2.csv",
-    "in/b/b1.csv",
-    "in/b/deep/b2.csv",
-    "in/b/deep/b3.txt",
-    "in/c/deep/c1.csv",
-    "in/linked/l1.csv",
-)
+    "in/top.csv", "in/last.csv", "in/a/a1.csv", "in/a/a2.csv", "in/b/b1.csv", "in/b/deep/b2.csv",
+    "in/b/deep/b3.txt", "in/c/deep/c1.csv", "in/linked/l1.csv",
+)  # fmt: skip
 #: A folder that only a link leads to, where there are links.
 LINK, TARGET = "in/linked", "elsewhere"
 PATTERNS = ("in/*.csv", "in/*/*.csv", "in/*/deep/*2.csv", "in/[bc]/deep/*", "in/**/*.csv", "in/**", "*/a/a*")
@@ -201,61 +186,6 @@ class MemoryPlace:
             yield
 
 
-def _client_error(status: int, code: str) -> Callable[[], Exception]:
-    answer: Any = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return lambda: ClientError(answer, "ListObjectsV2")
-
-
-class S3Place:
-    """A real server, asked for pages of two."""
-
-    errors: ClassVar = {
-        "503 SlowDown": _client_error(503, "SlowDown"),
-        "403 AccessDenied": _client_error(403, "AccessDenied"),
-        "500 InternalError": _client_error(500, "InternalError"),
-        "connection closed": lambda: ConnectionClosedError(endpoint_url="http://s3"),
-        "truncated page": lambda: ResponseParserError("invalid XML"),
-    }
-
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-        self._stores: dict[str, Any] = {}
-        bucket = Bucket(endpoint, "bucket")
-        for name in FILES:
-            bucket.put(name, name.encode())
-        bucket.close()
-        self.root = bucket.uri
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """The server, as Airflow sees it. s3fs repeats nothing: the task does."""
-        connection = connection_json(self._endpoint, config_kwargs={"retries": {"max_attempts": 0}})
-        with (
-            mock.patch.object(store, "_STORE_CACHE", self._stores),
-            mock.patch.dict(os.environ, AIRFLOW_CONN_AWS_DEFAULT=connection),
-            mock.patch.object(S3FileSystem, "retries", 1),
-        ):
-            yield
-
-    @contextmanager
-    def watched(self, ask: Ask) -> Iterator[None]:
-        call = AioBaseClient._make_api_call
-
-        async def asking(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-            if operation == "ListObjectsV2":
-                # A page is told by where it begins: a token of moto's is another one in each listing.
-                page = pages.get(arguments.get("ContinuationToken", ""), 0)
-                ask(Question("list", arguments["Prefix"], page))
-                answer = await call(client, operation, {**arguments, "MaxKeys": 2})
-                pages[answer.get("NextContinuationToken")] = page + 1
-                return answer
-            return await call(client, operation, arguments)
-
-        pages: dict[str | None, int] = {}
-        with mock.patch.object(AioBaseClient, "_make_api_call", asking):
-            yield
-
-
 @dataclass
 class Plan:
     """What is asked, and what is answered: an error to a question, once."""
@@ -318,15 +248,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return LocalPlace(tmp_path_factory.mktemp("listings") / "tree").root
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "memory"])
 def place(request: pytest.FixtureRequest, folder: str, tmp_path: Path) -> Iterator[SearchedPlace]:
     """Where the tree is, as a delivery sees it."""
-    with ExitStack() as stack:
-        if request.param == "local":
-            yield LocalPlace(tmp_path / "tree")
-            return
-        made = MemoryPlace() if request.param == "memory" else S3Place(stack.enter_context(running_s3()))
-        stack.enter_context(made.attached())
+    if request.param == "local":
+        yield LocalPlace(tmp_path / "tree")
+        return
+    made = MemoryPlace()
+    with made.attached():
         yield made
 
 
@@ -344,7 +273,6 @@ def test_a_search_without_faults_finds_what_glob_finds(deliver: Deliver, place: 
 def test_no_fault_of_a_search_leaves_out_a_file(deliver: Deliver, place: SearchedPlace, folder: str) -> None:
     faults = list(faults_of(deliver, place))
     assert len(faults) >= 100
-    faults = random.Random(SEED).sample(faults, 60) if isinstance(place, S3Place) else faults
     assert [fault for fault in faults if wrong(deliver, place, folder, fault)] == []
 
 

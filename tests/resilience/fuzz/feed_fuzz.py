@@ -28,8 +28,7 @@ import sqlalchemy as sa
 
 from outbound_transfer.client.errors import CallError
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import EVENTS, FEED_POLLS, REJECTED_LINES
+from outbound_transfer.store.tables import EVENTS, FEED_POLLS, REJECTED_LINES, Tables
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from resilience.crash_ingest.targets import SQL_WAREHOUSES, WarehouseTarget, databases, warehouse_of
 from resilience.fuzz.feed_server import EVENT, JUNK, REFUSED, Feed, Line, lines, serving
@@ -213,7 +212,7 @@ def _connected(url: str, target: WarehouseTarget, rng: random.Random) -> Iterato
     }
     with (
         mock.patch.dict(os.environ, {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(connection)}),
-        mock.patch("outbound_transfer.store.schema.open_tables", scenario.warehouse),
+        mock.patch("outbound_transfer.store.tables.open_tables", scenario.warehouse),
     ):
         yield scenario
 

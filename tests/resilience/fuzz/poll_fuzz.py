@@ -105,20 +105,9 @@ DATES = ["", "soon", "Mon, 01 Jan 0001 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59
 HTML = b"<html><body>Sign in</body></html>"
 ERRORS = {429: "rate_limited", 500: "internal_error", 502: "service_unavailable", 503: "service_unavailable"}
 FAULTS = [
-    "429",
-    "429",
-    "429",
-    "500",
-    "503",
-    "html 200",
-    "html 401",
-    "html 403",
-    "html 404",
-    "html 409",
-    "cut",
-    "reset",
-    "redirect",
-]
+    "429", "429", "429", "500", "503", "html 200", "html 401", "html 403", "html 404", "html 409", "cut",
+    "reset", "redirect",
+]  # fmt: skip
 FAULTS += ["broken page", "empty page", "endless listing", "no listing"]
 NO_TRANSFER = [None, 7, "", "None", [], {}, {"id": None}, ["t"], "\ud800"]
 NO_INTERVAL = [float("nan"), float("inf"), -1, "{{ params.every }}", None, []]

@@ -117,9 +117,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
     counts: ClassVar[Counter[str]] = Counter()
 
     @initialize(
-        deferrable=st.booleans(),
-        late=st.sampled_from([False] * 9 + [True]),
-        given=st.sampled_from(sorted(INPUTS)),
+        deferrable=st.booleans(), late=st.sampled_from([False] * 9 + [True]), given=st.sampled_from(sorted(INPUTS))
     )
     def begin(self, deferrable: bool, late: bool, given: str) -> None:
         self.late = late

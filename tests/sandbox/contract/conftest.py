@@ -152,13 +152,9 @@ class Wire:
 
     def request(self, method: str, path: str, *headers: str) -> None:
         lines = [
-            f"{method} {path} HTTP/1.1",
-            f"Host: {self._host}",
-            f"Authorization: Bearer {self._key}",
-            *headers,
-            "",
-            "",
-        ]
+            f"{method} {path} HTTP/1.1", f"Host: {self._host}", f"Authorization: Bearer {self._key}", *headers,
+            "", "",
+        ]  # fmt: skip
         self.socket.sendall("\r\n".join(lines).encode("latin-1"))
 
     def upload(self, transfer_id: str, length: str | None, *headers: str, name: str = "a.txt") -> None:

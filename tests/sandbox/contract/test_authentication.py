@@ -12,16 +12,10 @@ import pytest
 pytestmark = pytest.mark.rule("R6 to R9")
 
 CALLS = [
-    ("POST", "/v1/transfers"),
-    ("GET", "/v1/transfers"),
-    ("GET", "/v1/transfers/x"),
-    ("POST", "/v1/transfers/x/files"),
-    ("GET", "/v1/transfers/x/files"),
-    ("GET", "/v1/transfers/x/files/y"),
-    ("DELETE", "/v1/transfers/x/files/y"),
-    ("DELETE", "/v1/transfers/x"),
-    ("POST", "/v1/transfers/x/send"),
-]
+    ("POST", "/v1/transfers"), ("GET", "/v1/transfers"), ("GET", "/v1/transfers/x"),
+    ("POST", "/v1/transfers/x/files"), ("GET", "/v1/transfers/x/files"), ("GET", "/v1/transfers/x/files/y"),
+    ("DELETE", "/v1/transfers/x/files/y"), ("DELETE", "/v1/transfers/x"), ("POST", "/v1/transfers/x/send"),
+]  # fmt: skip
 
 
 @pytest.mark.rule("R6")

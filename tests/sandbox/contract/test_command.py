@@ -189,16 +189,10 @@ def test_a_port_that_is_taken() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--port", "-1"),
-        ("--port", "x"),
-        ("--host", "256.0.0.1"),
-        ("--host", "no.such.host.invalid"),
-        ("--transfer-key", "two words"),
-        ("--event-key", ""),
-        ("--data", "/dev/null/x"),
-        ("--nonsense",),
+        ("--port", "-1"), ("--port", "x"), ("--host", "256.0.0.1"), ("--host", "no.such.host.invalid"),
+        ("--transfer-key", "two words"), ("--event-key", ""), ("--data", "/dev/null/x"), ("--nonsense",),
     ],
-)
+)  # fmt: skip
 def test_wrong_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("--port", "0", *arguments) == 2
     assert "outbound-transfer-sandbox: " in capsys.readouterr().err

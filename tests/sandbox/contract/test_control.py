@@ -50,20 +50,12 @@ def test_every_setting_can_be_changed(control: Any, settings: dict[str, Any]) ->
 @pytest.mark.parametrize(
     "settings",
     [
-        {"plan": "gold"},
-        {"recipients_per_transfer": 251},
-        {"recipients_per_transfer": 0},
-        {"per_file_limit_mb": "100"},
-        {"window_seconds": 0},
-        {"requests_per_window": 0},
-        {"feed_interval_seconds": -1},
-        {"auto_pickup_seconds": -1},
-        {"security_options": ["email"]},
-        {"default_security": "fax"},
-        {"colour": "blue"},
-        {"api_enabled": None},
+        {"plan": "gold"}, {"recipients_per_transfer": 251}, {"recipients_per_transfer": 0},
+        {"per_file_limit_mb": "100"}, {"window_seconds": 0}, {"requests_per_window": 0},
+        {"feed_interval_seconds": -1}, {"auto_pickup_seconds": -1}, {"security_options": ["email"]},
+        {"default_security": "fax"}, {"colour": "blue"}, {"api_enabled": None},
     ],
-)
+)  # fmt: skip
 def test_wrong_settings_change_nothing(control: Any, settings: dict[str, Any]) -> None:
     before = control.state()["account"]
     with pytest.raises(httpx.HTTPStatusError, match="400"):

@@ -129,16 +129,10 @@ def test_wrong_field_is_named(api: Any, refused: Any, field: str, value: Any) ->
 @pytest.mark.parametrize(
     "address",
     [
-        "",
-        "ann",
-        "@example.com",
-        "ann@example",
-        "ann@exa mple.com",
-        "ann@example.com,bob@example.com",
-        "Ann <ann@example.com>",
-        "ann@example.com\r\nBcc: b@c.de",
+        "", "ann", "@example.com", "ann@example", "ann@exa mple.com", "ann@example.com,bob@example.com",
+        "Ann <ann@example.com>", "ann@example.com\r\nBcc: b@c.de",
     ],
-)
+)  # fmt: skip
 def test_malformed_address(api: Any, refused: Any, address: str) -> None:
     message = refused(api.create(recipients=[ANN, {"email": address}]), 400, "invalid_request")
     assert "recipients[1].email" in message
@@ -157,16 +151,10 @@ def test_well_formed_address_is_returned_as_given(api: Any, address: str) -> Non
 @pytest.mark.parametrize(
     "fields",
     [
-        {"security": "none"},
-        {"security": "email"},
-        {"security": "email_code"},
-        {"security": "login"},
-        QUESTION,
-        {"security": "sms", "recipients": [SMS]},
-        {"security": None},
-        {},
+        {"security": "none"}, {"security": "email"}, {"security": "email_code"}, {"security": "login"},
+        QUESTION, {"security": "sms", "recipients": [SMS]}, {"security": None}, {},
     ],
-)
+)  # fmt: skip
 def test_every_security_option(api: Any, fields: dict[str, Any]) -> None:
     response = api.create(**fields)
     assert response.status_code == 201, response.text

@@ -13,26 +13,6 @@ BOB = {"email": "bob@example.com"}
 DAY = 86_400
 
 
-def test_recipients_collect_one_after_the_other(api: Any, control: Any) -> None:
-    transfer_id = api.sent(recipients=[ANN, BOB])["id"]
-    assert api.get(transfer_id)["status"] == "pending"
-    control.pickup(transfer_id, "bob@example.com")
-    partial = api.get(transfer_id)
-    assert partial["status"] == "partial"
-    assert [r["picked_up_at"] is None for r in partial["recipients"]] == [True, False]
-    control.pickup(transfer_id, "ann@example.com")
-    complete = api.get(transfer_id)
-    assert complete["status"] == "complete"
-    assert all(r["picked_up_at"] for r in complete["recipients"])
-
-
-def test_a_second_download_changes_nothing(api: Any, control: Any) -> None:
-    transfer_id = api.sent(recipients=[ANN, BOB])["id"]
-    first = control.pickup(transfer_id, "ann@example.com")
-    control.advance_clock(60)
-    assert control.pickup(transfer_id, "ann@example.com") == first
-
-
 def test_each_duplicate_recipient_collects(api: Any, control: Any) -> None:
     transfer_id = api.sent(recipients=[ANN, ANN])["id"]
     assert control.pickup(transfer_id, "ann@example.com")["status"] == "partial"

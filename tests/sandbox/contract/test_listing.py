@@ -16,30 +16,11 @@ def _no_rate(unlimited: None) -> None:
     """Listing is the subject here, not its rate."""
 
 
-def test_empty(api: Any) -> None:
-    assert api.page() == {"data": [], "next_cursor": None}
-
-
 @pytest.mark.rule("R14; R11: files")
 def test_lists_without_files(api: Any) -> None:
     sent = api.sent(message="Hello")
     listed = api.page()["data"][0]
     assert listed == {name: value for name, value in sent.items() if name != "files"}
-
-
-def test_newest_first_by_time_of_sending(api: Any) -> None:
-    drafts = [api.draft()["id"] for _ in range(3)]
-    for draft in drafts:
-        api.attached(draft)
-    for draft in (drafts[1], drafts[2], drafts[0]):
-        api.send(draft)
-    assert api.ids()[:3] == [drafts[0], drafts[2], drafts[1]]
-
-
-def test_drafts_are_never_listed(api: Any) -> None:
-    draft = api.draft()["id"]
-    api.attached(draft)
-    assert draft not in api.ids(limit=100)
 
 
 @pytest.mark.rule("R26: limit")
@@ -100,17 +81,6 @@ def test_sent_during_paging(api: Any) -> None:
 def test_status_that_cannot_be_filtered_by(api: Any, refused: Any, status: str) -> None:
     response = api.http.get("/v1/transfers", params={"status": status})
     assert "status" in refused(response, 400, "invalid_request")
-
-
-def test_the_filter_holds_across_pages(api: Any, control: Any) -> None:
-    sent = [api.sent()["id"] for _ in range(6)]
-    for transfer_id in sent[::2]:
-        control.pickup(transfer_id, "ann@example.com")
-    first = api.page(status="pending", limit=2)
-    second = api.page(status="pending", limit=2, cursor=first["next_cursor"])
-    ids = [transfer["id"] for transfer in first["data"] + second["data"]]
-    assert ids == [sent[5], sent[3], sent[1]]
-    assert second["next_cursor"] is None
 
 
 @pytest.mark.rule("R28")

@@ -114,22 +114,6 @@ def test_outstanding_limit(api: Any, control: Any, refused: Any, ready: str, fre
     assert api.send(ready).status_code == 200
 
 
-@pytest.mark.rule("R57: sent transfers")
-def test_a_partial_pickup_frees_nothing(api: Any, control: Any, refused: Any, ready: str) -> None:
-    control.patch_account(outstanding_transfer_limit=1)
-    control.pickup(api.sent(recipients=[ANN, BOB])["id"], "ann@example.com")
-    refused(api.send(ready), 409, "transfer_limit_reached")
-
-
-@pytest.mark.rule("R57: drafts and scheduled sends")
-def test_drafts_do_not_count_and_scheduled_sends_do(api: Any, control: Any, refused: Any, ready: str) -> None:
-    control.patch_account(outstanding_transfer_limit=2, scheduled_sends=2)
-    api.draft()
-    refused(api.send(ready), 409, "transfer_limit_reached")
-    control.patch_account(scheduled_sends=1)
-    assert api.send(ready).status_code == 200
-
-
 @pytest.mark.rule("R37")
 def test_credit(api: Any, control: Any, refused: Any, ready: str) -> None:
     control.patch_account(billing="per_transfer", credits=1)

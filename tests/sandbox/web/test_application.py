@@ -118,16 +118,10 @@ def test_keys_are_nobody_elses(sandbox: Sandbox, user: Any, other: Any, administ
 def test_settings_are_saved(sandbox: Sandbox, administrator: Any) -> None:
     texts = {"plan": "trial", "default_security": "email", "billing": "per_transfer"}
     numbers = {
-        "recipients_per_transfer": 9,
-        "per_file_limit_mb": 7,
-        "delivery_window_days": 3,
-        "outstanding_transfer_limit": 5,
-        "scheduled_sends": 1,
-        "credits": 2,
-        "requests_per_window": 11,
-        "window_seconds": 2.5,
-        "feed_interval_seconds": 0,
-    }
+        "recipients_per_transfer": 9, "per_file_limit_mb": 7, "delivery_window_days": 3,
+        "outstanding_transfer_limit": 5, "scheduled_sends": 1, "credits": 2, "requests_per_window": 11,
+        "window_seconds": 2.5, "feed_interval_seconds": 0,
+    }  # fmt: skip
     options = {"security_options": ["email", "sms"]}
     saved = administrator.post("/account", **texts, **numbers, **options, outgoing_enabled="true")
     assert "Saved." in saved.text

@@ -7,21 +7,13 @@ import pytest
 from outbound_transfer.client.errors import InvalidRequest, InvalidSettings, NoResponse, NotConnected, error_of
 from outbound_transfer.hooks import health
 from outbound_transfer.hooks.health import MAX_CLOCK_DIFFERENCE
-from outbound_transfer.observability.findings import Finding, Health, exit_status
+from outbound_transfer.observability.findings import Health
 
 OK, DEGRADED, BROKEN, UNKNOWN = Health
 
 NO_KEY, REFUSED = InvalidSettings("the password is not set"), error_of(401, "invalid_api_key", "Unknown key.")
 FAULT, LATE = error_of(503, "service_unavailable", ""), error_of(429, "rate_limited", "")
 DOWN, BAD_CURSOR = NotConnected("no connection"), error_of(400, "", "")
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [([], 0), ([OK, OK], 0), ([OK, DEGRADED], 1), ([UNKNOWN], 1), ([DEGRADED, BROKEN, UNKNOWN], 2)],
-)
-def test_the_worst_finding_decides_the_exit_status(statuses: list[Health], expected: int) -> None:
-    assert exit_status(Finding("a", status, "") for status in statuses) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,17 +42,9 @@ def test_a_key_is_judged_by_responses_alone(error: Exception | None, transfer_ke
     assert health.judge_key("event_key", error).status is event_key
 
 
-def test_a_refusal_and_its_advice_are_told_apart() -> None:
-    finding = health.judge_key("transfer_key", REFUSED)
-    assert finding.found == "401 invalid_api_key: Unknown key."
-    assert finding.to_do == REFUSED.advice
-    assert str(finding) == str(REFUSED)
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(
-    ("difference", "status"),
-    [(0.4, OK), (MAX_CLOCK_DIFFERENCE, OK), (MAX_CLOCK_DIFFERENCE + 1, DEGRADED)],
+    ("difference", "status"), [(0.4, OK), (MAX_CLOCK_DIFFERENCE, OK), (MAX_CLOCK_DIFFERENCE + 1, DEGRADED)]
 )
 def test_a_clock_may_differ_by_a_minute(difference: float, status: Health, sign: int) -> None:
     finding = health.judge_clock(sign * difference)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbound_transfer.client.settings import Settings
-from outbound_transfer.links.transfer import link_to, transfer_url
+from outbound_transfer.links.transfer import transfer_url
 
 
 @pytest.mark.parametrize(
@@ -51,10 +50,3 @@ def test_no_link_where_none_is_safe(web_url) -> None:
 @pytest.mark.parametrize("transfer_id", ["", ".", "..", "\udcff", None, 7])
 def test_no_link_without_a_valid_id(transfer_id) -> None:
     assert transfer_url("https://acme.example.com", transfer_id) == ""
-
-
-def test_without_a_web_application_it_is_the_services_address() -> None:
-    settings = Settings("https://acme.example.com/", "key")
-    assert link_to(settings, "t") == "https://acme.example.com/transfers/t"
-    web = Settings("https://api.example.com/", "key", web_url="https://acme.example.com")
-    assert link_to(web, "t") == "https://acme.example.com/transfers/t"

@@ -17,24 +17,10 @@ from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTr
 ANN = "ann@example.com"
 
 
-@pytest.mark.parametrize("value", [1, "1", " 7 ", 1_000_000])
-def test_a_whole_number_may_be_text(value: Any) -> None:
-    assert to_whole_number("argument", value) == int(value)
-
-
 @pytest.mark.parametrize("value", [0, -1, "0", "", "None", None, "four", "4.5", float("nan"), float("inf"), [4]])
 def test_another_value_is_refused_by_name(value: Any) -> None:
     with pytest.raises(InvalidDelivery, match="max_parallel_uploads must be a whole number from 1 on, not "):
         to_whole_number("max_parallel_uploads", value)
-
-
-def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
-    attach = AttachFilesOperator(task_id="attach", transfer_id="t", files="f")
-    deliver = DeliverFilesOperator(task_id="deliver", subject="S", recipients="a@example.com", files="f")
-
-    assert (attach.max_parallel_uploads, deliver.max_parallel_uploads) == (4, 4)
-    assert "max_parallel_uploads" in attach.template_fields
-    assert "max_parallel_uploads" in deliver.template_fields
 
 
 @pytest.mark.parametrize(
@@ -44,11 +30,7 @@ def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
         (
             SqlToOutboundTransferOperator,
             {
-                "subject": "S",
-                "recipients": ...,
-                "files": ...,
-                "sql_conn_id": "crm",
-                "sql": "SELECT 1",
+                "subject": "S", "recipients": ..., "files": ..., "sql_conn_id": "crm", "sql": "SELECT 1",
                 "file_name": "a.csv",
             },
         ),
@@ -56,7 +38,7 @@ def test_four_uploads_are_the_default_and_a_template_may_set_another() -> None:
         (CreateTransferOperator, {"subject": "S", "recipients": ...}),
         (AttachFilesOperator, {"transfer_id": "t", "files": ...}),
     ],
-)
+)  # fmt: skip
 def test_an_iterator_serves_every_try(operator: type, arguments: dict[str, Any]) -> None:
     given = {name: iter([ANN, "{{ b }}"]) if value is ... else value for name, value in arguments.items()}
     task = operator(task_id="task", **given)
@@ -66,26 +48,12 @@ def test_an_iterator_serves_every_try(operator: type, arguments: dict[str, Any])
 
 
 GIVEN: dict[str, Any] = {
-    "subject": "S",
-    "recipients": ANN,
-    "files": "f",
-    "message": "M",
-    "security": "email",
-    "archive": "a.zip",
-    "checksums": "SHA256SUMS",
-    "on_empty": "skip",
-    "max_parallel_uploads": 2,
-    "delivery_key": "k",
-    "slot_timeout": timedelta(minutes=1),
-    "wait": True,
-    "poke_interval": timedelta(minutes=2),
-    "timeout": timedelta(days=1),
-    "on_expired": "skip",
-    "on_canceled": "succeed",
-    "accept_partial": True,
-    "outbound_transfer_conn_id": "c",
-    "deferrable": True,
-}
+    "subject": "S", "recipients": ANN, "files": "f", "message": "M", "security": "email", "archive": "a.zip",
+    "checksums": "SHA256SUMS", "on_empty": "skip", "max_parallel_uploads": 2, "delivery_key": "k",
+    "slot_timeout": timedelta(minutes=1), "wait": True, "poke_interval": timedelta(minutes=2),
+    "timeout": timedelta(days=1), "on_expired": "skip", "on_canceled": "succeed", "accept_partial": True,
+    "outbound_transfer_conn_id": "c", "deferrable": True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

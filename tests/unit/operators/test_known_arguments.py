@@ -10,6 +10,7 @@ from airflow.sdk import DAG
 
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
+from outbound_transfer.operators.approval import ApproveTransferOperator
 from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
@@ -32,6 +33,7 @@ GIVEN: dict[type, dict[str, Any]] = {
     SqlToOutboundTransferOperator: {**NEW, "sql_conn_id": "c", "sql": "SELECT 1", "file_name": "a.csv"},
     _DeliverFilesDecoratedOperator: {**NEW, "python_callable": list},
     TransferSensor: {"transfer_id": "t"},
+    ApproveTransferOperator: {"transfer_id": "t"},
     EventFeedToSqlOperator: {"sql_conn_id": "c"},
     EventFeedToIcebergOperator: {"iceberg_conn_id": "c", "table": "lake.events"},
     TransfersToSqlOperator: {"sql_conn_id": "c"},
@@ -83,7 +85,7 @@ WRONG = [
     (EventFeedToSqlOperator, {"table_prefix": "x" * 1_000}, "is too long: at most 986 bytes"),
     (EventFeedToSqlOperator, {"table_prefix": None}, "table_prefix must be text, not None"),
     (EventFeedToSqlOperator, {"schema": "x" * 1_001}, "is too long: at most 1000 bytes"),
-    (EventFeedToSqlOperator, {"schema": "\ud800"}, "cannot be encoded in UTF-8"),
+    (EventFeedToSqlOperator, {"schema": "\ud800"}, "unpaired surrogate"),
     (TransfersToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
     (TransfersToSqlOperator, {"table_prefix": 7}, "table_prefix must be text, not 7"),
     (TransfersToSqlOperator, {"schema": "a\0"}, "contains a NUL character"),
@@ -106,6 +108,11 @@ def test_a_mapped_task_is_checked_when_it_runs(operator, wrong) -> None:
 RIGHT = [
     (DeliverFilesOperator, {"wait": True, "on_expired": "succeed", "poke_interval": timedelta(minutes=5)}),
     (DeliverFilesOperator, {"default_args": {"poke_interval": 30, "timeout": 60}}),  # of the Dag's sensors
+    (
+        SqlToOutboundTransferOperator,
+        {"file_name": None, "queries": [{"sql": "S", "file_name": "a.csv"}], "default_args": {"sql": "SELECT 1"}},
+    ),
+    (ApproveTransferOperator, {"default_args": {"defaults": "Yes", "multiple": True, "options": ["Yes"]}}),
     (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),
     (DeliverFilesOperator, {"security": "{{ params.security }}"}),
     (DeliverFilesOperator, {"delivery_key": "k"}),

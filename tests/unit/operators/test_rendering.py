@@ -11,13 +11,13 @@ import pytest
 from airflow.sdk import DAG, task
 
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.operators.arguments import check_all
 from outbound_transfer.operators.base import new_transfer
 from outbound_transfer.operators.draft import CreateTransferOperator
-from outbound_transfer.operators.recipients import RecipientsFromSql
+from outbound_transfer.operators.recipients import RecipientsFromSql, unmask
 from outbound_transfer.operators.redelivery import remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 
 NEW: dict[str, Any] = {"subject": "S", "recipients": "ann@example.com"}
 LINES = "a\r\nb\r\n"
@@ -63,8 +63,6 @@ def test_a_query_for_recipients_is_rendered_anew_in_each_attempt() -> None:
 def test_parameters_of_a_query_keep_their_form() -> None:
     query = RecipientsFromSql(sql="S", conn_id="c", parameters={"ids": ("a", "{{ b }}"), "more": ["c"]})
     create = rendered(CreateTransferOperator, {"b": "B"}, recipients=query)
-    from outbound_transfer.operators.recipients import unmask
-
     assert unmask(create.recipients.parameters) == {"ids": ("a", "B"), "more": ["c"]}
 
 
@@ -87,16 +85,28 @@ def test_a_template_that_fails_is_what_the_error_is_about(caplog: pytest.LogCapt
         create.render_template_fields({}, jinja2.Environment())
 
 
-@pytest.mark.parametrize("wrong", [{"security": "emial"}, {"archive": "all.tar"}])
-def test_a_function_that_delivers_is_checked_when_the_dag_is_parsed(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidDelivery):
-        _DeliverFilesDecoratedOperator(task_id="task", python_callable=list, **{**NEW, **wrong})
-
-
 def test_a_mapped_delivery_without_a_wait_refuses_what_it_would_ignore() -> None:
     deliver = DeliverFilesOperator(task_id="task", files="a", accept_partial=True, **NEW, _airflow_from_mapped=True)
     with pytest.raises(InvalidDelivery, match="accept_partial needs wait=True"):
         check_all(deliver, deliver.checks)
+
+
+@pytest.mark.parametrize("argument", ["subject", "message", "security", "delivery_key", "file_name", "timezone"])
+def test_a_text_that_a_native_template_makes_a_number_is_refused(argument: str) -> None:
+    given: dict[str, Any] = {**NEW, "sql": "SELECT 1", "file_name": "a.csv", argument: "{{ x }}"}
+    with DAG("dag", schedule=None, render_template_as_native_obj=True) as dag:
+        deliver = SqlToOutboundTransferOperator(task_id="task", sql_conn_id="c", **given)
+    deliver.render_template_fields({"x": 0.5}, dag.get_template_env())  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(InvalidDelivery, match=f"^{argument} must be text, not float: quote it within the template"):
+        check_all(deliver, deliver.checks)
+
+
+def test_a_reminder_does_not_take_what_default_args_have_for_deliveries() -> None:
+    arguments: dict[str, Any] = {"recipients": "eve@example.com", "subject": "S", "message": "M", "delivery_key": "k"}
+    with DAG("dag", schedule=None, default_args={**arguments, "send": False}):
+        deliver = DeliverFilesOperator(task_id="deliver", files="a.csv", **NEW)
+        reminder = remind_recipients(deliver)
+    assert ([getattr(reminder, name) for name in arguments], reminder.send) == ([None] * 4, True)
 
 
 @pytest.mark.parametrize("given", ["files", "transfer_id"])

@@ -11,11 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from outbound_transfer.client.errors import NoResponse
-from outbound_transfer.client.events import Event, Page, RejectedLine
-from outbound_transfer.store.errors import TooManyRejectedLines
+from outbound_transfer.client.events import Event, Page
 from outbound_transfer.store.events import EventStore
-from outbound_transfer.store.schema import Tables
-from outbound_transfer.store.tables import FEED_POLLS
+from outbound_transfer.store.tables import FEED_POLLS, Tables
 from outbound_transfer.transfers.feed_ingest import FEED_INTERVAL, FeedIngest, IngestProgress
 from support.warehouses import sqlite_hook
 
@@ -62,45 +60,6 @@ def ingest_of(
         max_rejected=0,
         sleep=sleep,
     )
-
-
-def test_pages_are_loaded_to_the_end_with_the_feeds_interval_between_them(store: EventStore) -> None:
-    sleeps: list[float] = []
-    progress = ingest_of(store, sleep=sleeps.append).run()
-    assert (progress.pages, progress.new_events, progress.cursor_to, progress.has_more) == (3, EVENTS, EVENTS, False)
-    assert sleeps == [pytest.approx(FEED_INTERVAL, abs=5)] * 2
-    assert store.read_cursor() == EVENTS
-
-
-def test_an_ingest_that_cannot_sleep_continues_where_it_stopped(store: EventStore) -> None:
-    def refuse(_: float) -> None:
-        raise Elsewhere
-
-    ingest = ingest_of(store, sleep=refuse)
-    with pytest.raises(Elsewhere):
-        ingest.run()
-    assert (ingest.progress.pages, store.read_cursor()) == (1, 2)
-    assert ingest_of(store, progress=ingest.progress, max_pages=2).run().pages == 2
-    assert store.read_cursor() == 4
-
-
-def test_a_page_with_too_many_rejected_lines_is_not_loaded(store: EventStore) -> None:
-    def read(cursor: int) -> Page:
-        return Page(cursor, 1, False, (), (RejectedLine(1, b"junk", "not JSON"),))
-
-    with pytest.raises(TooManyRejectedLines, match="line 1: not JSON"):
-        ingest_of(store, read).run()
-    assert store.read_cursor() == 0
-
-
-def test_another_reader_ends_the_ingest_without_an_error(store: EventStore) -> None:
-    def read(cursor: int) -> Page:
-        other = EventStore(store.tables, "acme")
-        other.load_page(read_page(other.read_cursor()))
-        return read_page(cursor)
-
-    assert ingest_of(store, read).run() == IngestProgress()
-    assert store.read_cursor() == 2
 
 
 def test_a_poll_that_failed_is_recorded(store: EventStore) -> None:

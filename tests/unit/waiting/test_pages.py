@@ -31,16 +31,6 @@ def shared(file: Path, key: str = "key") -> SharedPages:
     return SharedPages(Database(SqliteFileHook(file), "deliveries"), "outbound_transfer_", None, key)
 
 
-def test_a_page_is_found_by_others_with_the_same_key_until_it_is_too_old(tmp_path: Path) -> None:
-    file = tmp_path / "pages.db"
-    shared(file).keep("pending ", READ)
-    assert shared(file).find("pending ", 60.0) == SHOWN
-    assert shared(file).find("pending next", 60.0) is None
-    assert shared(file, "other key").find("pending ", 60.0) is None
-    time.sleep(0.01)
-    assert shared(file).find("pending ", 0.001) is None
-
-
 def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = shared(tmp_path / "pages.db")
     one.keep("partial ", READ)
@@ -58,17 +48,6 @@ def test_a_page_with_a_row_that_is_unreadable_is_read_by_everybody(tmp_path: Pat
     one = shared(tmp_path / "pages.db")
     one.keep("partial ", TransferPage((ROW,), None, (UnreadableRow("u", "reason"),)))
     assert one.find("partial ", 60.0) is None
-
-
-def test_two_that_keep_a_page_at_once_harm_nothing(tmp_path: Path) -> None:
-    ones = [shared(tmp_path / "pages.db") for _ in range(4)]
-    ones[0].keep("pending ", SHOWN)
-    threads = [threading.Thread(target=one.keep, args=("pending ", READ)) for one in ones]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert ones[0].find("pending ", 60.0) == SHOWN
 
 
 def test_a_database_that_is_down_or_silent_is_left_alone(

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from outbound_transfer.client.errors import InvalidApiKey
 from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.waiting import poll, wait
@@ -41,7 +40,7 @@ class Service:
     :ivar act: called with each call.
     """
 
-    clock_ahead = 0.0
+    clock_difference = 0.0
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.settings, self.pending, self.act = settings, set[str](), lambda: None
@@ -152,59 +151,3 @@ def test_an_exception_anywhere_ends_no_wait(event: str) -> None:
         assert asyncio.run(breaking.run()) == ["finished"] * 5, place
         broken += breaking.is_broken
     assert broken > 0.9 * len(places)
-
-
-async def test_a_connection_that_has_to_wait_does_not_hold_up_another() -> None:
-    refused, other = Service(), Service()
-    refused.act = lambda: refused.stopped.wait(60)  # as for Retry-After: 60
-    waiting = asyncio.ensure_future(ends(new_wait("a"), service=refused, conn_id="refused"))
-    await asyncio.sleep(0.1)
-    assert await ends(*map(new_wait, "abc"), service=other, conn_id="other") == ["finished"] * 3
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert refused.stopped.is_set(), "its sleep ends with the last wait"
-
-
-async def test_a_deadline_ends_a_wait_while_the_service_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll, "LAST_CHANCE", 0.05)
-    service = Service()
-    service.act = lambda: service.stopped.wait(60)
-    assert await ends(new_wait("a", time.time() + 0.05), service=service) == ["timeout"]
-
-
-async def test_a_wait_that_begins_after_its_deadline_ends_as_its_transfer_has() -> None:
-    service = Service()
-    service.pending = {"a"}
-    past = [Wait(one, 600, time.time() - 60, Rules()) for one in "ab"]
-    assert await ends(*past, service=service) == ["timeout", "finished"]
-    assert [each.seen and each.seen.status for each in past] == ["pending", "complete"]
-
-
-async def test_a_deadline_ends_a_wait_though_airflow_never_says_what_the_connection_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(poll, "LAST_CHANCE", 0.05)
-
-    def fail() -> Service:
-        raise OSError("down")
-
-    assert await ends(new_wait("a", time.time() + 0.05), service=Service(), open_client=fail) == ["timeout"]
-
-
-async def test_a_refused_key_ends_all_waits_unless_it_was_replaced() -> None:
-    service = Service()
-
-    def refuse() -> None:
-        raise InvalidApiKey(401)
-
-    service.act = refuse
-    assert await ends(*map(new_wait, "abc"), service=service) == ["error"] * 3
-
-    replaced, old = Service(Settings("https://account.example.com", "new")), Service()
-    old.act = refuse
-    clients = iter([old])
-    with ExitStack() as stack:
-        one = new_wait("a")
-        stack.enter_context(join_poll("replaced", one, lambda: next(clients, replaced)))  # type: ignore[arg-type]
-        assert (await end_of(one)).status == "finished"
-    assert old.is_closed

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client.errors import InvalidApiKey, NoResponse, NotFound, RateLimited, ServerFault
+from outbound_transfer.client.errors import NotFound, ServerFault
 from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.waiting import reader
 from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, Reader, SharedPages
 from outbound_transfer.waiting.wait import OUTSTANDING
 
 PAGE = 4
-START = 1_700_000_000
 
 
 @dataclass
@@ -130,14 +129,6 @@ def test_each_answer_is_what_a_single_read_says_and_nobody_is_starved(data: Any,
     assert waits.answered.keys() == service.statuses.keys()
 
 
-@pytest.mark.parametrize(("count", "asked"), [(1, 1), (2, 2), (3, 1), (40, 10)])
-def test_what_is_outstanding_costs_its_pages_or_a_read_each(count: int, asked: int) -> None:
-    service = Service({str(number): "pending" for number in range(1, count + 1)})
-    waits = Waits(service)
-    for _ in range(3):
-        assert len(waits.poll(*service.statuses)) in (asked, len(FINISHED))
-
-
 def test_of_many_that_are_outstanding_only_the_finished_are_listed_for_an_hour() -> None:
     service = Service({str(number): "pending" for number in range(1, 61)})
     waits = Waits(service)
@@ -148,16 +139,6 @@ def test_of_many_that_are_outstanding_only_the_finished_are_listed_for_an_hour()
     waits.poll(*service.statuses)
     assert waits.known["7"].status == "canceled"
     assert waits.poll(*service.statuses, is_new_hour=True)[:2] == ["pending"] * 2
-
-
-def test_one_that_was_deleted_is_found_within_the_hour() -> None:
-    service = Service({str(number): "pending" for number in range(1, 61)})
-    waits = Waits(service)
-    waits.poll(*service.statuses)
-    service.gone = {"7"}
-    waits.poll(*service.statuses)
-    waits.poll(*service.statuses, is_new_hour=True)
-    assert isinstance(waits.errors["7"], NotFound)
 
 
 def test_a_listing_of_the_finished_that_shows_nothing_any_more_is_not_believed() -> None:
@@ -190,70 +171,9 @@ def test_the_finished_before_the_oldest_wait_are_not_listed() -> None:
     assert waits.poll(*new) == [*FINISHED]
 
 
-def test_many_that_finished_while_nobody_asked_are_listed_and_not_read_singly() -> None:
-    service = Service({str(number): "complete" for number in range(1, 101)})
-    waits = Waits(service)
-    assert len(waits.poll(*service.statuses)) <= len(OUTSTANDING) + 25
-    assert len(waits.known) == 100
-
-
-def test_what_a_page_that_fails_would_have_shown_is_read_singly() -> None:
-    service = Service({"1": "pending", "2": "partial", "3": "partial"}, failing={"pending": ServerFault(500)})
-    waits = Waits(service)
-    waits.poll("1", "2", "3")
-    assert len(waits.known) == 3
-
-
-def test_reads_that_fail_hold_up_no_other() -> None:
-    service = Service({str(number): "draft" for number in range(1, 41)})
-    service.failing = {str(number): NoResponse("lost") for number in range(1, 41, 2)}
-    waits = Waits(service)
-    for _ in range(4):
-        waits.poll(*service.statuses)
-    assert waits.known.keys() == {str(number) for number in range(2, 41, 2)}
-    assert waits.errors.keys() == service.failing.keys()
-
-
-@pytest.mark.parametrize("error", [InvalidApiKey(401), RateLimited(429)])
-def test_a_refusal_ends_the_poll_at_once(error: Exception) -> None:
-    service = Service(dict.fromkeys("123", "pending"), failing={"pending": error})
-    with pytest.raises(type(error)):
-        Waits(service).poll(*"123")
-    assert len(service.calls) == 1
-
-
 def test_a_service_that_is_down_is_not_asked_about_each_transfer() -> None:
     service = Service({str(number): "pending" for number in range(1, 41)})
     service.failing = {what: ServerFault(503) for what in (*service.statuses, *OUTSTANDING, *FINISHED)}
     with pytest.raises(ServerFault):
         Waits(service).poll(*service.statuses)
     assert len(service.calls) == reader.MAX_FAILURES
-
-
-class Shared(SharedPages):
-    """Pages that are kept, as another triggerer finds them."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, TransferPage] = {}
-
-    def find(self, listing: str, max_age: float) -> TransferPage | None:
-        return self.kept.get(listing)
-
-    def keep(self, listing: str, page: TransferPage) -> None:
-        self.kept[listing] = page
-
-
-def test_a_page_of_another_triggerer_shows_what_is_outstanding_and_the_others_are_read() -> None:
-    service, shared = Service({str(number): "pending" for number in range(1, 9)}), Shared()
-    first, second = Waits(service), Waits(service, urgent={"2"})
-    for waits in (first, second):
-        waits.reader = Reader(shared)
-    second.poll(*service.statuses)
-    first.poll(*service.statuses)
-    service.calls.clear()
-    service.statuses["1"] = "complete"
-    kept = shared.kept["pending 5"]
-    shared.kept["pending 5"] = TransferPage(tuple(row for row in kept.data if row.id != "1"), kept.next_cursor)
-    assert second.poll(*service.statuses) == ["1", "2"]
-    assert second.known["1"].status == "complete"
-    assert second.answered.keys() == service.statuses.keys()

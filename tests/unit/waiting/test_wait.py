@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,47 +73,6 @@ def test_a_wait_that_begins_after_its_deadline_is_read_once(late: int) -> None:
     assert not one.is_due(START - 1e8, at(0.1))
 
 
-@pytest.mark.parametrize(
-    ("status", "picked_up", "arguments", "end"),
-    [
-        ("pending", 0, {}, None),
-        ("partial", 1, {}, None),
-        ("partial", 1, {"accept_partial": True}, "finished"),
-        ("pending", 0, {"accept_partial": True}, None),
-        ("complete", 2, {}, "finished"),
-        ("expired", 0, {}, "finished"),
-        ("canceled", 1, {}, "finished"),
-        ("from the old days", 0, {}, None),
-    ],
-)
-def test_a_status_ends_a_wait_as_its_rules_say(status: str, picked_up: int, arguments: Any, end: str | None) -> None:
-    one = wait(**arguments)
-    one.update(transfer(status, picked_up), at(60))
-    assert (one.end and one.end.status) == end
-
-
-def test_a_wait_that_must_be_read_is_not_content_with_what_is_presumed_of_its_transfer() -> None:
-    one, other = wait(accept_partial=True), wait()
-    for each in (one, other):
-        each.update(transfer(), at(0))
-        each.update(None, at(60))
-    assert (one.asked, other.asked) == (at(0), at(60))
-
-
-def test_a_read_after_the_deadline_ends_the_wait_and_one_before_does_not() -> None:
-    for seconds, end in ((99, None), (100, "timeout")):
-        one = wait(START + 100)
-        one.update(transfer(), at(seconds))
-        assert (one.end and one.end.status) == end
-
-
-def test_an_end_that_the_last_poll_sees_is_no_timeout() -> None:
-    one = wait(START + 100)
-    one.update(transfer("complete", 2), at(150))
-    assert one.end is not None
-    assert one.end.status == "finished"
-
-
 def test_a_clock_that_is_set_back_puts_off_no_read() -> None:
     one = wait()
     one.asked = at(DAY)
@@ -143,13 +101,3 @@ def test_news_are_told_once() -> None:
         one.update(OSError("down"), at(seconds))
         one.update(OSError("down"), at(seconds))
     assert one.news.qsize() == 2 * 3
-
-
-def test_an_interval_is_never_a_busy_loop() -> None:
-    assert wait(interval=0).interval == 1.0
-
-
-@pytest.mark.parametrize("wrong", [None, 7])
-def test_what_nobody_can_wait_for_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="transfer_id"):
-        Wait(wrong, 60.0, START, Rules())
