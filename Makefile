@@ -90,7 +90,7 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends mariadb-server-core \
 			libmariadb-dev gcc libc6-dev pkg-config $$(test -e $$HEADERS/Python.h || echo python3-dev) >/dev/null && \
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
-			--build-constraint constraints.txt --editable '.[dev,mysql]'; }
+			--build-constraint constraints.txt --editable '.[mysql]'; }
 
 test-model: setup ## All schedules of a delivery on the production code, and again with each rule taken away (about an hour)
 	$(RUN) -m model $(ARGS)
