@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Rows of a batch: few at first, as rows may be large, then as many as their estimated bytes allow.
 _FIRST_ROWS: Final = 256
+_MAX_ROWS: Final = 16 * 1024
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
 #: Raises what a driver raises in the block as :class:`QueryFailed`; takes what the connection does there.
@@ -185,7 +186,7 @@ def _batches(
         columns = list(zip(*rows, strict=True))
         sample = [value for row in rows[:: max(len(rows) // 64, 1)] for value in row]
         some_bytes = sum(len(value) if isinstance(value, str | bytes | memoryview) else 32 for value in sample)
-        size = min(size * 4, _MAX_BYTES * len(sample) // (some_bytes * len(columns) + 1) + 1)
+        size = min(size * 4, _MAX_BYTES * len(sample) // (some_bytes * len(columns) + 1) + 1, _MAX_ROWS)
         pairs = zip(columns, parsers, strict=False)
         values = [[parsed(text, parse) for text in column] if parse else column for column, parse in pairs]
         yield [normalize_column(column, zone) for column in values]
