@@ -145,7 +145,7 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
     for field in ("subject", "message", "security", "security_question", "security_answer"):
         text = getattr(new, field)
         if not isinstance(text, str | None):
-            yield f"{field} must be text, not {type(text).__name__}"
+            yield f"{field} must be text, not {type(text).__name__}: quote it, as in \"'12.50'\""
         elif not is_valid_unicode(text or ""):
             yield f"{field} is not valid Unicode"
 

@@ -78,6 +78,9 @@ WRONG = [
     (DeliverFilesOperator, {"files": ["f", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
     (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
     (TransferSensor, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
+    (ApproveTransferOperator, {"transfer_id": 7}, "transfer_id must be the id of a transfer"),
+    (ApproveTransferOperator, {"response_timeout": "2d"}, "response_timeout must be a timedelta over 0"),
+    (DeliverFilesOperator, {"subject": 12.5}, "subject must be text, not float: quote it"),
     (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number from 1 on, or None"),
     (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number from 0 on, or None"),
     (EventFeedToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
@@ -103,6 +106,11 @@ def test_what_can_only_be_wrong_fails_at_parsing(operator, wrong, message) -> No
 def test_a_mapped_task_is_checked_when_it_runs(operator, wrong) -> None:
     """There, an error is the task's, with the number of its tries and its callbacks."""
     operator(task_id="task", _airflow_from_mapped=True, **{**GIVEN[operator], **wrong})
+
+
+def test_a_query_for_recipients_says_what_it_can_do_without_any() -> None:
+    with pytest.raises(ValueError, match="on_empty must be one of fail, skip, not 'send'"):
+        RecipientsFromSql(sql="SELECT 1", conn_id="c", on_empty="send")
 
 
 RIGHT = [
