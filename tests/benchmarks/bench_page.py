@@ -1,6 +1,6 @@
 """The page of deliveries in a real Airflow's API server, over HTTP, with 100,000 deliveries.
 
-PYTHONPATH=tests .venv/bin/python -m benchmarks.bench_page [--deliveries N] [--rounds N] [postgresql] [sqlite] [duckdb]
+PYTHONPATH=tests .venv/bin/python -m benchmarks.bench_page [--deliveries N] [--rounds N] [postgresql] [sqlite]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httpx
 from support.airflow_stack.ui import running_ui
 from support.deliveries_table import DeliveriesTable
 from support.postgres import running_server
-from support.warehouses import Hook, duckdb_hook, sqlite_hook
+from support.warehouses import Hook, sqlite_hook
 
 #: Of so many DAGs, one is of nobody's who asks: Airflow does not know it.
 DAGS = ("deliver_files", "deliver_files", "deliver_files", "forgotten")
@@ -50,13 +50,7 @@ def _sqlite(folder: Path) -> Iterator[tuple[Hook, str]]:
     yield sqlite_hook(file), json.dumps({"conn_type": "sqlite", "host": str(file)})
 
 
-@contextmanager
-def _duckdb(folder: Path) -> Iterator[tuple[Hook, str]]:
-    file = folder / "warehouse.duckdb"
-    yield duckdb_hook(file), json.dumps({"conn_type": "duckdb", "host": str(file)})
-
-
-WAREHOUSES: dict[str, Callable[[Path], Any]] = {"postgresql": _postgresql, "sqlite": _sqlite, "duckdb": _duckdb}
+WAREHOUSES: dict[str, Callable[[Path], Any]] = {"postgresql": _postgresql, "sqlite": _sqlite}
 
 
 def measure(name: str, folder: Path, hook: Hook, connection: str, deliveries: int, rounds: int) -> None:

@@ -172,7 +172,9 @@ class ExactQuery:
     def _escaped(self, text: str) -> str:  # does what escape_formula does
         formula = FORMULA.replace("\x01", r"\x00") if self._driver == "duckdb" else FORMULA  # PostgreSQL has no NUL
         cells = f"regexp_replace({text}, '{formula}', E'\\\\1''\\\\2', 'g')"
+        signs = f"[\t\r\n{SIGNS}]"  # most texts have none, which costs little to find out
+        has_none = f"NOT regexp_matches({text}, '{signs}')" if self._driver == "duckdb" else f"{text} !~ '{signs}'"
         return (
-            f"CASE WHEN translate({text}, '{SIGNS}\t\r\n', '') = {text} OR {text} SIMILAR TO '{NUMBER}' THEN {text} "
+            f"CASE WHEN {has_none} OR {text} SIMILAR TO '{NUMBER}' THEN {text} "
             f"ELSE regexp_replace({cells}, '^([\t\r\n])', E'''\\\\1') END"
         )
