@@ -173,7 +173,7 @@ draft.Sending._begin: it is not stored that a send begins
     self._row.put(version, replace(memory, phase=Phase.SENDING)) -> True
 draft.Sending._begin: what is gone may be sent
     if not transfer.is_draft: -> if False:
-draft.without_skipped: an open entry is no reason to wait
+draft.without_skipped: an open entry does not hold up the send
     elif entry.is_open: -> elif False:
 draft.without_skipped: a skipped task is left out with its files
     and not entry.files ->

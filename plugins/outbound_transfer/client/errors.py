@@ -87,7 +87,7 @@ class CallError(OutboundTransferError):
 
 
 class DraftInUse(CallError):
-    """Another task is at work on the draft, or a send of it is in doubt; nothing was sent. Retried.
+    """Another task is changing the draft, or its send is in doubt; nothing was sent. Retried.
 
     What to do: if the attaching task has failed, clear it; after a send in doubt, the creating one and all after it.
     """

@@ -117,7 +117,7 @@ class Attempt:
     def is_at_work(self, name: str, *, has_handed_on: bool = False) -> bool:
         """Return whether Airflow runs another task instance, or is going to."""
         state = self.state_of(name)
-        if has_handed_on and state == "success":  # others of its run are at work on its draft
+        if has_handed_on and state == "success":  # other tasks of its run may be using its draft
             dag_id, run_id, *_ = task_of(name)
             return self._context["ti"].get_dagrun_state(dag_id, run_id) in ("queued", "running")
         return state not in FINISHED

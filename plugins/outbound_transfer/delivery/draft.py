@@ -1,8 +1,8 @@
 """Attach files to a draft, as one of the tasks that share it, or as the task that makes it; send it.
 
 What tasks know of each other is the draft's row. A task opens its entry before anything else and closes it when the
-draft holds its files; nothing is sent while an entry is open. A name is stored before its upload begins, so whoever
-comes next knows which uploads may still arrive.
+draft holds its files; nothing is sent while an entry is open. A name is stored before its upload begins, so the
+next attempt knows which uploads may still arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that exist nowhere yet: given by their content, or made of other files. They are held for one try.
+"""Files that do not exist yet: given as content, or packed from other files. They are held for one try.
 
 Nothing is produced before it is needed: a retry of a delivery that was sent calls no producer. Held content has its
 SHA-256 as its fingerprint, so the same bytes are the same file in each try, and other bytes are another file.

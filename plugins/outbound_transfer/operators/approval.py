@@ -149,7 +149,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
             try:
                 notifier({**context, "approval": approval})
             except Exception:
-                self.log.exception("A notifier failed; the wait for an answer begins all the same")
+                self.log.exception("A notifier failed; the wait for an answer begins anyway")
 
     def _answer(self, row: Row, transfer_id: str, attempt: Attempt, event: Mapping[str, Any]) -> Approval:
         """:raises AirflowFailException: there is none; or it is about other files, or from somebody not allowed."""

@@ -165,7 +165,7 @@ def _to_repeatable(value: Any) -> Any:
 
 
 def mask_literals(value: Any) -> Any:
-    """Wrap every text and number in plain data that is no template."""
+    """Wrap every text and number in plain data that is not a template."""
     if isinstance(value, Mapping | list | tuple):
         return _with_each(value, mask_literals)
     return mask(value) if isinstance(value, str | bytes | int | float) and not is_template(value) else value

@@ -50,7 +50,7 @@ class TransferSensor(BaseSensorOperator):
     :param on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
     :param accept_partial: whether the task succeeds as soon as one recipient has picked up.
     :param end_from_trigger: with ``deferrable``, finish a success or a skip in the triggerer, without starting a
-        worker. Airflow then runs no listener. A task with outlets or such callbacks finishes in a worker all the same.
+        worker. Airflow then runs no listener. A task with outlets or such callbacks still finishes in a worker.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: wait in the triggerer, without a worker slot.
     :return: the final transfer, with the fields of service-api.md, R11, as listings have them (without files), each

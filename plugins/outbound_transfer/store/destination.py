@@ -83,7 +83,7 @@ def check_address(account: str, bound: str | None, address: str, remedy: str) ->
 
 
 def check_rejected(page: Page, max_rejected: int | None) -> None:
-    """Raise ``TooManyRejectedLines`` if a page has more rejected lines than ``max_rejected``; None is no limit."""
+    """Raise ``TooManyRejectedLines`` if a page has more rejected lines than ``max_rejected`` (None: no limit)."""
     if max_rejected is not None and len(page.rejected) > max_rejected:
         first = page.rejected[0]
         raise errors.TooManyRejectedLines(

@@ -118,7 +118,7 @@ class WarehouseBusy(WarehouseError):
 
 
 class NotAnIcebergConnection(WarehouseError):
-    """This is no Iceberg connection. What to do: name one of that type; install the extra ``iceberg``."""
+    """The connection is not of the type Iceberg. What to do: name one of that type; install the extra ``iceberg``."""
 
 
 class UnusableTable(WarehouseError):

@@ -81,7 +81,7 @@ class AddressSearch:
 
 @cache
 def _marks() -> str:
-    """Return the characters that are parts of letters, such as vowel signs, and are no word characters for ``re``."""
+    """Return the characters that are parts of letters, such as vowel signs, but not word characters for ``re``."""
     return "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark)[0] == "M")
 
 

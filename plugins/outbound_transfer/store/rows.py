@@ -19,7 +19,7 @@ REHEARSED: Final = "rehearsed"
 WAITS_FOR_APPROVAL: Final = "waits for approval"
 IN_DOUBT: Final = "in doubt"
 
-#: Statuses of a delivery without a draft: its last attempt failed; it is at work, was skipped, or discarded its draft.
+#: Statuses of a delivery without a draft: its last attempt failed; it runs, was skipped, or discarded its draft.
 FAILED: Final = "failed"
 NO_DRAFT: Final = "no draft"
 

@@ -212,7 +212,7 @@ DELIVERIES: Final = Table(
     _personal("recipients", TEXT, "email, name and picked_up_at of each, as JSON"),
     _personal("error", TEXT, "what ended the last attempt, on one line; empty if nothing did"),
     _column("created_at", TIME, "when its draft was made; before that, when a task claimed it"),
-    _column("day", Text(10), "the day of that in UTC, for example 2026-01-31"),
+    _column("day", Text(10), "the same as a day in UTC, for example 2026-01-31"),
     _column("updated_at", TIME, "when a delivery wrote it last"),
     _column(
         "shown_status", Text(40), "the status on the page", null=True, server_default=Computed(_SHOWN_STATUS, True)
