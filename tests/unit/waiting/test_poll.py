@@ -130,13 +130,14 @@ class Breaking:
         service, waits = Service(), [new_wait(one) for one in "abcde"]
         service.pending = {"a"}
         threading.Timer(0.05, service.pending.clear).start()
+        self.traces = sys.gettrace(), threading.gettrace()  # a measurement of coverage
         threading.settrace(self)
         sys.settrace(self)
         try:
             return await ends(*waits, service=service)
         finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            sys.settrace(self.traces[0])
+            threading.settrace(self.traces[1])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("event", ["call", pytest.param("line", marks=pytest.mark.slow)])
