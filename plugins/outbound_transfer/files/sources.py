@@ -110,7 +110,12 @@ def readable(place: object) -> Iterator[None]:
 
 def local_source(path: str, name: str) -> Source:
     file = Path(path)
-    return Source.found(str(file), name or file.name, lambda: file.open("rb"), partial(_stat_local, file))
+    return Source.found(str(file), name or file.name, partial(_open_local, file), partial(_stat_local, file))
+
+
+def _open_local(file: Path) -> BinaryIO:
+    # Without O_NONBLOCK, a named pipe that has replaced the file would be waited for without end.
+    return open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
 
 
 def _stat_local(file: Path) -> tuple[int, str]:
