@@ -45,7 +45,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 def _digits_of_phone(text: str) -> str:
     """Return a phone as the service reads it, without punctuation (service-api.md, R25); "" for any other text."""
-    digits = re.sub(r"\W", "", text)
+    digits = re.sub(r"[\W_]", "", text)
     return digits if digits.isdecimal() else ""
 
 
