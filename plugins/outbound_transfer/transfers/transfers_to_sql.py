@@ -147,14 +147,14 @@ class TransfersToSqlOperator(OutboundTransferOperator):
                 return hook.get_conn().find_transfer(transfer_id) is not None
             return False
 
-        known = tables.newest_ids(MAX_PAGE_SIZE) if before.synced_until else []
+        known = tables.newest_ids(MAX_PAGE_SIZE)
         if not known or listed & {*known, *before.outstanding} or any(map(is_seen, known[:MAX_KEY_CHECKS])):
             return
         raise KeyOfAnotherUser(
             f"the key of connection '{self.outbound_transfer_conn_id}' sees none of the transfers that the tables "
             "have for it: it seems to be another user's. Nothing was stored. Restore the key, use a connection "
-            "with another id, or delete the connection's row in the table transfer_sync: the next run then reads "
-            "the whole listing, and marks outstanding transfers that this key does not see as deleted"
+            "with another id, or delete the connection's rows in the tables transfers and transfer_sync: the next "
+            "run then reads the whole listing"
         )
 
     def _read_each(self, hook: OutboundTransferHook, tables: TransferTables, transfer_ids: Iterable[str]) -> None:
