@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from outbound_transfer.client.errors import OutboundTransferError
@@ -16,9 +19,25 @@ ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:{AT}{_PART}{{1,320
 _FULL: Final = re.compile("disk( is)? full|no space left", re.IGNORECASE)
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of a database's message, without addresses."""
-    return ADDRESS.sub("***", next(iter(str(error).strip().splitlines()), type(error).__name__))
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of a database's message, without addresses and the texts of the rows that it was given."""
+    cause = getattr(error, "orig", None) or error
+    line = ADDRESS.sub("***", next(iter(str(cause).strip().splitlines()), type(cause).__name__))
+    for text in sorted(filter(lambda each: each in line, _texts(getattr(error, "params", ()))), key=len, reverse=True):
+        line = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "***", line)
+    return line
+
+
+def _texts(given: Any) -> Iterator[str]:
+    """Yield the texts of two letters or more in a statement's parameters, which may be rows as JSON."""
+    if isinstance(given, str) and given.startswith("[{"):
+        with suppress(ValueError, RecursionError):
+            given = json.loads(given)
+    if isinstance(given, str):
+        yield from [given] if len(given) > 1 else []
+    elif isinstance(given, Mapping | list | tuple):
+        for each in given.values() if isinstance(given, Mapping) else given:
+            yield from _texts(each)
 
 
 def code_of(error: BaseException | None) -> Any:
@@ -30,7 +49,7 @@ def code_of(error: BaseException | None) -> Any:
 def words_of(error: BaseException | None) -> str:
     """Return class, code and first line of an error, by the driver's own if SQLAlchemy has wrapped it."""
     cause: Any = getattr(error, "orig", None) or error
-    code, text = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None), first_line(cause)[:300]
+    code, text = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None), first_line(error)[:300]
     remedy = ". Make room on the disk of the database" if _FULL.search(text) else ""
     return f"{type(cause).__name__}{f' {code}' if code else ''}: {text}{remedy}"
 
