@@ -110,16 +110,14 @@ class OutboundTransferHook(BaseHook):
         A status filter may skip transfers that change while paging (service-api.md, R28). Rows that are not valid
         transfers are logged and left out.
         """
-        cursor: str | None = None
-        while True:
-            page = self.list_transfers(status=status, limit=page_size, cursor=cursor)
+        cursors: list[str | None] = [None]  # which is the last one, too; another one that comes again would never end
+        while cursors.count(cursors[-1]) == 1:
+            page = self.list_transfers(status=status, limit=page_size, cursor=cursors[-1])
             yield from page.data
             if page.unreadable:
                 rows = pluralize(len(page.unreadable), "row")
                 self.log.warning("%s of the listing cannot be read as a transfer: %s", rows, page.unreadable[0])
-            if page.next_cursor is None or page.next_cursor == cursor:
-                return
-            cursor = page.next_cursor
+            cursors.append(page.next_cursor)
 
     def get_transfer(self, transfer_id: str) -> Transfer:
         """Read a transfer, draft or sent, with its files and each ``picked_up_at`` (service-api.md, R29)."""

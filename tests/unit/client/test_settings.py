@@ -1,10 +1,8 @@
-"""An Airflow connection as settings: every way to write an address, and what cannot be used."""
+"""An Airflow connection as settings: every way to write an address, and what cannot be used; and where a link leads."""
 
 from __future__ import annotations
 
 import math
-import os
-import ssl
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,45 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbound_transfer.client import settings as client_settings
 from outbound_transfer.client.errors import InvalidSettings
 from outbound_transfer.client.settings import open_client
 from outbound_transfer.hooks.connection import settings_from_connection
-from outbound_transfer.links.transfer import link_to
+from outbound_transfer.links.transfer import link_to, transfer_url
 
 SECRET = "s3cret-key"
 
 
-def settings_of(extra: Any = None, **fields: Any) -> Any:
-    given: dict[str, Any] = {
-        "conn_type": "outbound_transfer",
-        "host": "https://h",
-        "schema": None,
-        "port": None,
-        "password": SECRET,
-    }
-    given["extra_dejson"] = extra or {}
-    return settings_from_connection(SimpleNamespace(**given | fields))  # type: ignore[arg-type]
+def settings_of(extra: Any = None, /, **fields: Any) -> Any:
+    given: Any = {"conn_type": "outbound_transfer", "host": "https://h", "password": SECRET, "extra": "{}"}
+    given |= {"schema": None, "port": None, "extra_dejson": extra or {}} | fields
+    return settings_from_connection(SimpleNamespace(**given))
 
 
 @pytest.mark.parametrize(
     ("host", "schema", "port", "address"),
     [
-        ("https://h", "", None, "https://h/"),
-        ("https://h/", "", 0, "https://h/"),
-        ("http://h:8085", "", None, "http://h:8085/"),
-        ("http://h:8085", "", 0, "http://h:8085/"),
-        ("http://h:8085", "", 9, "http://h:8085/"),
-        ("http://h:0", "", None, "http://h/"),
-        ("http://h:0", "", 8085, "http://h:8085/"),
-        ("h", None, None, "https://h/"),
-        ("h", "http", 8085, "http://h:8085/"),
-        ("h:8085", "", None, "https://h:8085/"),
-        ("h/", "", 8085, "https://h:8085/"),
-        ("[::1]", "http", 8085, "http://[::1]:8085/"),
+        ("https://h", "", None, "https://h/"), ("https://h/", "", 0, "https://h/"),
+        ("http://h:8085", "", None, "http://h:8085/"), ("http://h:8085", "", 0, "http://h:8085/"),
+        ("http://h:8085", "", 9, "http://h:8085/"), ("http://h:0", "", None, "http://h/"),
+        ("http://h:0", "", 8085, "http://h:8085/"), ("h", None, None, "https://h/"),
+        ("h", "http", 8085, "http://h:8085/"), ("h:8085", "", None, "https://h:8085/"),
+        ("h/", "", 8085, "https://h:8085/"), ("[::1]", "http", 8085, "http://[::1]:8085/"),
         ("http://[::1]:8085", "", 9, "http://[::1]:8085/"),
     ],
-)
+)  # fmt: skip
 def test_an_address_in_all_its_forms(host: str, schema: str, port: int | None, address: str) -> None:
     assert settings_of(host=host, schema=schema, port=port).base_url == address
 
@@ -117,21 +102,24 @@ def test_an_extra_field_that_cannot_be_used_is_named_and_not_quoted(field: str, 
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("fields", "url"),
-    [
-        ({}, "https://h/transfers/a%26b"),
-        ({"web_url": "https://acme.example.com/#/t/{transfer_id}"}, "https://acme.example.com/#/t/a%26b"),
-    ],
-)
-def test_a_link_leads_to_the_web_application_and_else_to_the_service(fields: dict[str, str], url: str) -> None:
-    assert link_to(settings_of(fields), "a&b") == url
+def test_a_link_leads_to_the_web_application_and_else_to_the_service() -> None:
+    of_acme = settings_of({"web_url": "https://acme.example.com/#/t/{transfer_id}"})
+    assert link_to(settings_of(), "a&b") == "https://h/transfers/a%26b"
+    assert link_to(of_acme, "a&b") == "https://acme.example.com/#/t/a%26b"
 
 
-@pytest.mark.parametrize("kind", ["http", "generic", "", None])
-def test_a_connection_of_another_type_is_refused(kind: str | None) -> None:
-    with pytest.raises(InvalidSettings, match="type must be outbound_transfer .* not"):
-        settings_of(conn_type=kind)
+def test_an_extra_that_is_no_json_is_not_taken_for_an_empty_one() -> None:
+    """Airflow logs it, and takes it for empty: the certificate would be checked, or the event key be missing."""
+    for extra in (f"{{event_api_key: {SECRET}}}", "verify=false", "{'verify': false}"):
+        with pytest.raises(InvalidSettings, match="must be a JSON object"):
+            settings_of(extra=extra)
+    assert all(settings_of(extra=extra).verify for extra in ("{}", "", None))
+
+
+def test_a_connection_of_another_type_is_refused() -> None:
+    for kind in ("http", "generic", "", None):
+        with pytest.raises(InvalidSettings, match="type must be outbound_transfer .* not"):
+            settings_of(conn_type=kind)
 
 
 def test_settings_show_no_key() -> None:
@@ -149,39 +137,44 @@ def test_settings_show_no_key() -> None:
         ("SSL_CERT_FILE", "/not/there.pem", "SSL_CERT_FILE names certificates that cannot be read: No such file"),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_named(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
-) -> None:
+def test_a_variable_that_cannot_be_used_is_named(monkeypatch, variable: str, value: str, said: str) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(InvalidSettings, match=said):
         open_client(settings_of())
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"), [("NO_PROXY", "localhost,::1,[::1],fe80::/10"), ("ALL_PROXY", "socks://127.0.0.1:1080")]
-)
-def test_a_variable_for_other_addresses_is_no_concern(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_a_variable_for_other_addresses_is_no_concern(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example.com:3128")
-    monkeypatch.setenv(variable, value)
-    open_client(settings_of()).close()
+    for variable, value in {"NO_PROXY": "localhost,[::1],fe80::/10", "ALL_PROXY": "socks://127.0.0.1:1080"}.items():
+        monkeypatch.setenv(variable, value)
+        open_client(settings_of()).close()
 
 
-def test_certificates_are_loaded_once_for_each_value_of_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = list[str | None]()
+@pytest.mark.parametrize(
+    ("web_url", "transfer_id", "url"),
+    [
+        ("https://acme.example.com", "tr_1", "https://acme.example.com/transfers/tr_1"),
+        ("https://acme.example.com/sub/", "tr_1", "https://acme.example.com/sub/transfers/tr_1"),
+        ("https://acme.example.com/#/t/{transfer_id}", "tr_1", "https://acme.example.com/#/t/tr_1"),
+        ("https://acme.example.com/t?id={transfer_id}&x=1", "a=ü", "https://acme.example.com/t?id=a%3D%C3%BC&x=1"),
+        ("https://acme.example.com", "../keys?a#b", "https://acme.example.com/transfers/..%2Fkeys%3Fa%23b"),
+        ("http://[::1]:8085", "tr_1", "http://[::1]:8085/transfers/tr_1"),
+    ],
+)
+def test_an_id_is_quoted_whole(web_url, transfer_id, url) -> None:
+    assert transfer_url(web_url, transfer_id) == url
 
-    def load() -> ssl.SSLContext:
-        loaded.append(os.environ.get("SSL_CERT_FILE"))
-        return ssl.create_default_context()
 
-    client_settings._tls_context.cache_clear()
-    monkeypatch.setattr(httpx, "create_ssl_context", load)
-    for file in ("a.pem", "b.pem"):
-        monkeypatch.setenv("SSL_CERT_FILE", file)
-        for _ in range(3):
-            open_client(settings_of()).close()
-    open_client(settings_of({"verify": False})).close()
-    open_client(settings_of(host="http://h")).close()
-    client_settings._tls_context.cache_clear()
-    assert loaded == ["a.pem", "b.pem"]
+@pytest.mark.parametrize(
+    "web_url",
+    ["", "acme.example.com", "javascript:alert(1)//{transfer_id}", "ftp://acme.example.com", "https://[acme", "https://",
+     "https://ann:secret@acme.example.com", "https://{transfer_id}.example.com", "https://acme.example.com/\n",
+     "https://acme.example.com\\@evil.example.com", "https://acme.example.com/ a", "https://acme.example.com?key=1"],
+)  # fmt: skip
+def test_no_link_where_none_is_safe(web_url) -> None:
+    assert transfer_url(web_url, "tr_1") == ""
+
+
+def test_no_link_without_a_valid_id() -> None:
+    for transfer_id in ("", ".", "..", "\udcff", None, 7):
+        assert transfer_url("https://acme.example.com", transfer_id) == ""
