@@ -1,18 +1,21 @@
-"""The DAGs of ``dags/`` in a real Airflow."""
+"""DAGs of ``dags/`` in a real Airflow. Those of approvals, reminders and days are in ``tests/e2e/airflow``."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from contextlib import nullcontext
 
 import pytest
 
-from support.provider import Upload, build_new_transfer
+from support import transfers
 from support.repository import REPOSITORY
 
 DELIVER_FILES = (REPOSITORY / "dags/deliver_files.py").read_text()
 
 
-def test_deliver_files_sends_each_delivery_once(
+def test_deliver_files_sends_what_is_given_once(
     run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
@@ -26,37 +29,9 @@ def test_deliver_files_sends_each_delivery_once(
     assert run.state == "success"
     assert {run.states()[f"delivery.wait_for_pickup[{index}]"] for index in (0, 1)} == {"success"}
     final = [run.xcom("delivery.wait_for_pickup", map_index=index) for index in (0, 1)]
-    assert [(transfer["subject"], transfer["status"]) for transfer in final] == [
-        ("For Ann", "complete"),
-        ("123", "complete"),
-    ]
+    assert [(one["subject"], one["status"]) for one in final] == [("For Ann", "complete"), ("123", "complete")]
     assert [row["kind"] for row in sandbox.ledger()].count("billed") == 2
 
-
-def test_redeliver_files_delivers_to_those_who_are_left(run_dag, connection, sandbox, hook, tmp_path) -> None:
-    (tmp_path / "a.txt").write_text("for both")
-    first = hook.create_transfer(
-        build_new_transfer(subject="Quarter", recipients=["ann@example.com", "bob@example.com"])
-    )
-    hook.attach_file(first.id, Upload("a.txt", 8, lambda: iter([b"for both"])))
-    hook.send_transfer(first.id)
-    sandbox.pickup(first.id, "ann@example.com")
-    conf = {"transfer_id": first.id, "files": [str(tmp_path / "*.txt")]}
-    source = (REPOSITORY / "dags/redeliver_files.py").read_text()
-    run = run_dag(source, conf=conf)
-    assert run.states() == {"deliver": "success", "discard_draft": "success"}
-    second = run.xcom("deliver")
-    assert (second["subject"], second["not_picked_up"]) == ("Once more: Quarter", ["bob@example.com"])
-    sandbox.pickup(first.id, "bob@example.com")
-    assert run_dag(source, conf=conf).states()["deliver"] == "skipped"
-    assert sandbox.sent() == [first.id, second["id"]]
-
-
-def test_deliver_files_delivers_what_its_form_says(
-    run_dag, connection, sandbox, recipients_pick_up, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
-    (tmp_path / "a.txt").write_text("for both")
     # As the form has them: a line with a blank at its end, and one without anything.
     form = {
         "files": [f"{tmp_path}/*.txt ", ""],
@@ -65,12 +40,27 @@ def test_deliver_files_delivers_what_its_form_says(
         "message": "Two lines\nof text",
         "security": "email",
     }
-    run = run_dag(DELIVER_FILES, conf=form)
-    assert run.state == "success"
-    transfer_id = sandbox.assert_sent_once()
-    sandbox.assert_delivered(transfer_id, {"a.txt": b"for both"}, "ann@example.com", "bob@example.com")
+    assert run_dag(DELIVER_FILES, conf=form).state == "success"
+    transfer_id = sandbox.sent()[-1]
+    files = {"a.txt": b"for ann", "b.txt": b"for bob"}
+    sandbox.assert_delivered(transfer_id, files, "ann@example.com", "bob@example.com")
     transfer = sandbox.transfer(transfer_id)
     assert (transfer["subject"], transfer["message"]) == ("Report", "Two lines\nof text")
+
+
+def test_redeliver_files_delivers_to_those_who_are_left(run_dag, connection, sandbox, tmp_path) -> None:
+    (tmp_path / "report.csv").write_text("a,b\n")
+    (first,) = transfers.send(sandbox, 1, transfers.ANN, transfers.BOB, subject="Quarter")
+    sandbox.pickup(first, transfers.ANN)
+    conf = {"transfer_id": first, "files": [str(tmp_path / "*.csv")]}
+    source = (REPOSITORY / "dags/redeliver_files.py").read_text()
+    run = run_dag(source, conf=conf)
+    assert run.states() == {"deliver": "success", "discard_draft": "success"}
+    second = run.xcom("deliver")
+    assert (second["subject"], second["not_picked_up"]) == ("Once more: Quarter", [transfers.BOB])
+    sandbox.pickup(first, transfers.BOB)
+    assert run_dag(source, conf=conf).states()["deliver"] == "skipped"
+    assert sandbox.sent() == [first, second["id"]]
 
 
 ONE = {"files": ["/a"], "subject": "S", "recipients": ["ann@example.com"]}
@@ -112,74 +102,25 @@ def test_deliver_files_sends_nothing_if_its_form_is_empty_or_says_two_things(
     sandbox.assert_nothing_sent()
 
 
-REMIND = (REPOSITORY / "dags/remind_recipients.py").read_text()
-
-
-@pytest.mark.parametrize("picked_up", [0, 1, 2])
-def test_remind_recipients_reminds_those_who_are_left(
-    run_dag, connection, sandbox, tmp_path, monkeypatch, picked_up
-) -> None:
-    monkeypatch.setenv("OUTBOUND_TRANSFER_POKE_INTERVAL", "1")
-    monkeypatch.setenv("OUTBOUND_TRANSFER_TIMEOUT", "1")
-    recipients = ["ann@example.com", "bob@example.com"]
-    (tmp_path / "a.pdf").write_text("for both")
-
-    # They pick up as soon as it is sent.
-    picking = REMIND.replace("    wait >> remind", f"    deliver >> picked_up({picked_up}) >> wait >> remind").replace(
-        "with DAG(",
-        f"""
-@task
-def picked_up(count: int, ti: Any = None) -> None:
-    import httpx
-
-    transfer_id = ti.xcom_pull("deliver", key="transfer_id")
-    for email in {recipients!r}[:count]:
-        url = f"{sandbox.base_url}/_sandbox/transfers/{{transfer_id}}/pickup"
-        httpx.post(url, json={{"email": email}}).raise_for_status()
-
-
-with DAG(""",
-        1,
-    )
-    run = run_dag(picking, conf={"files": str(tmp_path / "*.pdf"), "recipients": recipients})
-
-    states = run.states()
-    assert states["wait_for_pickup"] == ("success" if picked_up == 2 else "failed")
-    assert states["remind"] == ("skipped" if picked_up == 2 else "success")
-    assert states["report"] == run.state == "success"
-    assert run.xcom("report") == recipients[picked_up:]
-    assert len(sandbox.sent()) == (1 if picked_up == 2 else 2)
-    if picked_up < 2:
-        second = sandbox.sent()[1]
-        assert sandbox.transfer(second)["subject"].startswith("Once more: Reports of ")
-        sandbox.assert_delivered(second, {"a.pdf": b"for both"}, *recipients[picked_up:])
-
-
 APPROVED = (REPOSITORY / "dags/deliver_with_approval.py").read_text()
 
 
-@pytest.mark.parametrize("choice", ["Approve", "Reject", ""])
-def test_deliver_with_approval_sends_what_is_approved(
-    run_dag, connection, sandbox, hook, answer_requests, tmp_path, choice
-) -> None:
+def test_a_sigterm_ends_the_wait_for_an_answer(run_dag, connection, sandbox, tmp_path, monkeypatch) -> None:
+    """Of ``dag.test()``: Airflow's own handler lets a task go on."""
     (tmp_path / "a.pdf").write_text("for both")
-    if choice:
-        answer_requests(choice)
-    source = APPROVED.replace("timedelta(days=3)", "timedelta(seconds=2)").replace("retries=3", "retries=0")
+    signals, before, sleep_on = list[int](), signal.getsignal(signal.SIGTERM), time.sleep
 
-    run = run_dag(source, conf={"files": str(tmp_path / "*.pdf")})
+    def sleep(seconds: float) -> None:
+        if seconds == 0.2:
+            signals.append(signal.SIGTERM)
+            assert len(signals) == 1, "the wait goes on"
+            os.kill(os.getpid(), signal.SIGTERM)
+        sleep_on(seconds)
 
-    states = run.states()
-    if choice == "Approve":
-        assert {*states.values()} == {"success"}
-        assert run.xcom("send")["approval"] == {"by": "test", "at": run.xcom("approve")["at"]}
-        sandbox.assert_delivered(
-            sandbox.assert_sent_once(), {"a.pdf": b"for both"}, "ann@example.com", "bob@example.com"
-        )
-        assert run.xcom("discard") is False
-        return
-    ended = {"approve": "skipped", "send": "skipped"} if choice else {"approve": "failed", "send": "upstream_failed"}
-    assert states == {"deliver": "success", "discard": "success", **ended}
-    assert run.xcom("discard") is True
+    monkeypatch.setattr(time, "sleep", sleep)
+    try:
+        run = run_dag(APPROVED.replace("retries=3", "retries=0"), conf={"files": str(tmp_path / "*.pdf")})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (run.states()["approve"], len(signals)) == ("failed", 1)
     sandbox.assert_nothing_sent()
-    assert hook.get_conn().find_transfer(run.xcom("deliver")["id"]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
@@ -47,13 +48,13 @@ def _answer_in_test(task: HITLOperator, context: Context) -> dict[str, Any]:
     from airflow.models.hitl import HITLDetail
     from airflow.utils.session import create_session
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow's own lets the task go on
     assert task.response_timeout is not None
     deadline = time.monotonic() + task.response_timeout.total_seconds()
     while time.monotonic() < deadline:
         with create_session() as session:
             found = session.get(HITLDetail, context["ti"].id)
             if found and found.response_received:
-                names = ("chosen_options", "responded_at", "responded_by_user")
-                return {name: getattr(found, name) for name in names}
+                return {name: getattr(found, name) for name in ("chosen_options", "responded_at", "responded_by_user")}
         time.sleep(0.2)
     return {"error": "Nobody has answered", "error_type": "timeout"}

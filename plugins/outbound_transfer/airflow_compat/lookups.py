@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -43,5 +43,4 @@ def with_parsed_extra(connection: Connection) -> Connection:
         return connection
     extra = connection.extra_dejson
     parsed: Any = type("ParsedConnection", (Connection,), {"extra_dejson": property(lambda _: dict(extra))})
-    copy: Connection = parsed(**attrs.asdict(connection, recurse=False))
-    return copy
+    return cast("Connection", parsed(**attrs.asdict(connection, recurse=False)))

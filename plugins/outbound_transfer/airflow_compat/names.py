@@ -22,6 +22,7 @@ __all__ = ["BaseHook", "conf", "determine_kwargs", "get_airflow_home", "mask_sec
 
 AirflowException = exceptions.AirflowException
 AirflowFailException = exceptions.AirflowFailException
+AirflowNotFoundException = exceptions.AirflowNotFoundException
 AirflowRescheduleException = exceptions.AirflowRescheduleException
 AirflowSensorTimeout = exceptions.AirflowSensorTimeout
 AirflowSkipException = exceptions.AirflowSkipException

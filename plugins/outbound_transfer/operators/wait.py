@@ -66,9 +66,9 @@ class Pickup:
         if self._task.deferrable and self._rules.outcome_of(transfer) is None:
             self.defer()
         while not self.is_over(transfer):
-            if names.timezone.utcnow() >= deadline:
+            if (left := (deadline - names.timezone.utcnow()).total_seconds()) <= 0:
                 raise timed_out(transfer)
-            time.sleep(self._interval)
+            time.sleep(min(self._interval, left))
             transfer = self.poll(hook) or transfer
         return transfer
 
@@ -77,7 +77,7 @@ class Pickup:
         try:
             with fail_without_retry():
                 return hook.get_transfer(self.transfer_id)
-        except CallError as error:
+        except (CallError, names.AirflowNotFoundException) as error:
             self._task.log.warning("Could not read transfer '%s'; the wait continues: %s", self.transfer_id, error)
             return None
 

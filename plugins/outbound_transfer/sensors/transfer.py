@@ -90,9 +90,9 @@ class TransferSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         with self._waiting(context):
-            # An unusable connection ends the task here, in each mode alike: a triggerer would wait for a better one.
-            settings = OutboundTransferHook(self.outbound_transfer_conn_id).read_settings()
-            push_link(context, settings, self._pickup.transfer_id)
+            if not self.reschedule or context["ti"].get_first_reschedule_date(context) is None:
+                settings = OutboundTransferHook(self.outbound_transfer_conn_id).read_settings()  # fails in each mode
+                push_link(context, settings, self._pickup.transfer_id)
             if self.deferrable:
                 self._pickup.defer(end_from_trigger=self._can_end_from_trigger())
             if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try

@@ -42,7 +42,6 @@ RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
 READER_LIFE: Final = 3_600.0  # after which a poll forgets what it knows of listings, and that a database has failed
 MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
 LAST_CHANCE: Final = 180.0  # after its deadline, in which a wait may end with what a last poll reads
-
 PAGE_LIFE: Final = 0.75  # part of the interval for which a page that another triggerer has read is of use
 
 #: By connection and event loop, as ``dag.test()`` runs each trigger in one of its own.
