@@ -9,46 +9,28 @@ from typing import Any
 import pytest
 
 from outbound_transfer.exceptions import DeliveryKeyInUse
-from outbound_transfer_sandbox.testing import Sandbox
+from outbound_transfer.operators.draft import SendTransferOperator
+from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowFailException
 from support.connections import connection_json
-from support.deliveries import billed
+from support.deliveries import DELIVERY, billed
 from support.keyed_tasks import KeyedTaskInstance, keyed_task, sqlite_connection
 from support.tasks import SimulatedClock, again, without_credit
 
-CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
-
-Deliver = Callable[..., KeyedTaskInstance]
-Elsewhere = Callable[[], Sandbox]
-
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "report.csv"
-    path.write_bytes(b"content")
-    return path
-
-
-@pytest.fixture
-def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The database of the keys."""
-    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
-    return tmp_path / "states.db"
-
-
-@pytest.fixture
-def deliver(connection: str, sandbox: Sandbox, states: Path, file: Path) -> Deliver:
+def deliver(connection, sandbox, monkeypatch, tmp_path: Path) -> Callable[..., KeyedTaskInstance]:
     """Make the task of a run: ``deliver("run")``."""
+    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
+    (file := tmp_path / "report.csv").write_bytes(b"content")
     time, airflow = SimulatedClock(sandbox), dict[tuple[str, int], str]()
-
-    def make(run_id: str, **arguments: Any) -> KeyedTaskInstance:
-        return keyed_task(run_id, time, **{"airflow": airflow, "files": [str(file)], **arguments})
-
-    return make
+    return lambda run_id, **arguments: keyed_task(
+        run_id, time, **{"airflow": airflow, "files": [str(file)], **arguments}
+    )
 
 
-def test_another_run_gets_the_transfer_that_was_sent_under_its_key(deliver: Deliver, sandbox: Sandbox) -> None:
+def test_another_run_gets_the_transfer_that_was_sent_under_its_key(deliver, sandbox) -> None:
     sent = deliver("one").run()
     other = deliver("two")
     other.airflow["one", -1] = "running"  # it waits for pickup: a delivery that was sent is not waited for
@@ -78,7 +60,7 @@ def test_another_delivery_under_a_key_that_was_delivered_is_refused(deliver, san
 
 
 @pytest.mark.parametrize("state", ["running", "queued", "deferred", "up_for_retry", "restarting", "scheduled"])
-def test_while_its_owner_is_active_another_task_is_retried(deliver: Deliver, sandbox: Sandbox, state: str) -> None:
+def test_while_its_owner_is_active_another_task_is_retried(deliver, sandbox, state: str) -> None:
     first = deliver("one")
     with without_credit(sandbox):
         first.run()
@@ -93,35 +75,38 @@ def test_while_its_owner_is_active_another_task_is_retried(deliver: Deliver, san
     assert list(billed(sandbox)) == [sent]
 
 
-# What was lost.
-
-
 def test_another_users_connection_does_not_send_what_it_cannot_see(deliver, sandbox, monkeypatch) -> None:
     sent = deliver("one").run()["id"]
     monkeypatch.setattr(sandbox, "transfer_api_key", sandbox.new_key("other"))
-    monkeypatch.setenv(CONNECTION, connection_json(sandbox))
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(sandbox))
     with pytest.raises(AirflowFailException, match=f"{sent}.*another user.*with another delivery_key"):
         deliver("two").run()
     assert list(billed(sandbox)) == [sent]
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize("key", ["", "None", " k", "k ", "a\nb", "a\0", "\udce9", 7, ["k"]])
-def test_what_can_be_no_key_is_refused(deliver: Deliver, sandbox: Sandbox, key: Any) -> None:
+def test_what_can_be_no_key_is_refused(deliver, sandbox, key: Any) -> None:
     with pytest.raises(AirflowFailException, match="delivery_key"):
         deliver("one", delivery_key=key, _airflow_from_mapped=True).run()
     assert not sandbox.requests()
 
 
-@pytest.mark.parametrize("key", ["statements-2026-01-31", "x" * 2_000, "Straße 報告 {}?%s[a]", "k"])
-def test_other_texts_are_keys(deliver: Deliver, key: str) -> None:
+@pytest.mark.parametrize("key", ["statements-2026-01-31", "x" * 2_000, "Straße 報告 {}?%s[a]"])
+def test_other_texts_are_keys(deliver, key: str) -> None:
     sent = deliver("one", delivery_key=key).run()["id"]
     assert deliver("two", delivery_key=key).run()["id"] == sent
 
 
-# Deferrals.
+def test_keys_tell_deliveries_of_one_run_apart_also_if_other_tasks_send_them(task, sandbox, files) -> None:
+    for index in (0, 1):
+        given = {"files": files, "delivery_key": f"k{index}", "send": False, **DELIVERY}
+        deliver = task(DeliverFilesOperator, "deliver", **given)
+        deliver.map_index = index
+        send = task(SendTransferOperator, "send", transfer_id=deliver.run()["id"])
+        send.map_index = index
+        send.upstream = {"deliver": deliver}
+        send.run()
+    assert list(billed(sandbox).values()) == [1, 1]
 
 
 def test_who_waits_for_pickup_waits_for_the_transfer_of_the_key(deliver, sandbox, recipients_pick_up) -> None:

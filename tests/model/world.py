@@ -148,6 +148,7 @@ class World:
         self.newest: dict[tuple[str, str], tuple[str, int]] = {}
         self.account, self.key, self.users = "a.example.com", "k1", {"k1": "ann", "k2": "ann", "k3": "bob"}
         self.allowed, self.complete, self.hidden, self.leaves = 1, set[str](), False, False
+        self.gateway = ""  # the method of the next request that a gateway answers in the service's place
         self.era, self.eras = 0, dict[str, int]()
         self.process = self._process()
         self.prepare(self)
@@ -188,6 +189,9 @@ class World:
         if self.process.asked not in request.path:
             self.violations.append(f"{what}, and it was asked for {self.process.asked}")
         self.step(f"{what} before")
+        if request.method == self.gateway:
+            self.gateway = ""
+            return transport.Response(200, {}, b"<html>")
         count = len(self.service.billed)
         response, era = self.perform(settings, request, content_of(request)), self.process.era
         if len(self.service.billed) > count and (begun := self.attaching_tasks()):
@@ -242,18 +246,21 @@ class World:
             self.starts[run] = self.starts.get(run, 0) + is_over
         for task in tasks:
             instance = self.instance(task)
-            instance.state, instance.max_tries, instance.claim = None, instance.tries + RETRIES, 0
+            if instance.state != "running":  # otherwise Airflow counts it as a retry
+                instance.max_tries = instance.tries + RETRIES
+            instance.state, instance.claim = None, 0
 
     def one(self, task: str) -> str:
         """Run one attempt of a task in a process of its own, cleared if it has ended or runs; return how it ended."""
         instance = self.instance(task)
-        if instance.state not in (None, "up_for_retry", "deferred"):
+        if is_cleared := instance.state not in (None, "up_for_retry", "deferred"):
             self.clear(task)
         claim = instance.claim if instance.state == "deferred" else 0
         instance.tries += not claim
         instance.state, number = "running", instance.tries
         outer, self.process = self.process, self._process()
         end, process = "up_for_retry", self.process
+        process.is_cleared = is_cleared
         try:
             attempt = ModelAttempt(self, instance, claim)
             process.by, process.attaching = attempt.by, (task, process.era)
@@ -372,6 +379,9 @@ class World:
         self.check_green(transfer)
         if transfer.subject != order.new.subject:
             self.violations.append(f"green, but {transfer.subject!r} was sent, and not {order.new.subject!r}")
+        sent = [each.content for each in self.service.billed if each.id == transfer.id]
+        if self.process.is_cleared and not self.missing and sent != [self.wanted()]:
+            self.violations.append(f"green after a clear, but {sent} was sent, and not {self.wanted()}")
 
     def order(self, task: str) -> Order:
         return Order(self.new(), self.sources(next(iter(self.files))))

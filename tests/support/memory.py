@@ -1,4 +1,4 @@
-"""What a task remembers from try to try. Tests share, delay and break it, and see nothing of what it is.
+"""What a task remembers from try to try.
 
 The harness keeps it in memory, one table for each sandbox: two :class:`~support.tasks.FakeTaskInstance` with the same
 ids and the same sandbox are two processes of one task. It stands in for the table of deliveries of Airflow's settings.
@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock, local
 from types import SimpleNamespace
@@ -37,20 +37,14 @@ class MemoryFailed(Exception):
 
 @dataclass
 class Table:
-    """Rows of deliveries, as :class:`outbound_transfer.store.deliveries.Deliveries` keeps them."""
-
     rows: dict[str, tuple[int, Stored]] = field(default_factory=dict)
-    #: The start of each run, by its ids: all its tasks are told the same.
     runs: dict[tuple[str, str], datetime] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
 
 @dataclass
 class InMemoryRows:
-    """The table as one process sees it. A dead process stores nothing.
-
-    :ivar on_access: called before each access.
-    """
+    """The table as one process sees it. A dead process stores nothing."""
 
     table: Table = field(default_factory=Table)
     on_access: Callable[[], object] = lambda: None
@@ -72,10 +66,10 @@ class InMemoryRows:
                 self.table.rows[kept.key] = 1, kept.row
         return True
 
-    def find(self, transfer_id: str) -> list[tuple[str, str]]:
+    def find(self, transfer_id: str) -> list[tuple[str, str, bool]]:
         self.on_access()
         rows = list(self.table.rows.items())[::-1]
-        return [(key, row.account) for key, (_, row) in rows if row.transfer_id == transfer_id]
+        return [(key, row.account, row.is_keyed) for key, (_, row) in rows if row.transfer_id == transfer_id]
 
     def run(self, work: Any, patience: float | None = None) -> None:
         """Show nothing: no page reads this table."""
@@ -88,25 +82,22 @@ class InMemoryRows:
 
 
 def table_of(time: Any) -> Table:
-    """Return the table of a sandbox, or of what has one."""
     found: Table = vars(getattr(time, "sandbox", time)).setdefault("deliveries", Table())
     return found
 
 
 def run_start(ti: FakeTaskInstance) -> datetime:
-    """Return when the run of a task was started."""
     return table_of(ti.time).runs.setdefault((ti.dag_id, ti.run_id), datetime.now(UTC))
 
 
 def memory_of(ti: FakeTaskInstance) -> InMemoryRows:
-    """Return what the harness gives the task to remember with."""
     if ti.store is None:
         ti.store = InMemoryRows(table_of(ti.time))
     return ti.store
 
 
 _current = local()
-_require = place.require_deliveries
+_require, _find = place.require_deliveries, place.find_rows
 
 
 def _require_current() -> Any:
@@ -115,15 +106,7 @@ def _require_current() -> Any:
 
 
 place.require_deliveries = _require_current
-
-_find = place.find_rows
-
-
-def _find_current() -> Any:
-    return getattr(_current, "rows", None) or _find()
-
-
-shown.find_rows = _find_current
+shown.find_rows = lambda: getattr(_current, "rows", None) or _find()
 
 
 @contextmanager
@@ -137,23 +120,21 @@ def remembering(rows: InMemoryRows | None) -> Iterator[None]:
 
 
 def begin_anew(sandbox: Sandbox) -> None:
-    """Let no task instance remember anything, as in an Airflow of its own."""
     vars(sandbox).pop("deliveries", None)
 
 
 def at_access(ti: FakeTaskInstance, number: int, act: Callable[[], object]) -> None:
     """Let ``act`` happen right before this process reads or writes its memory, ``number`` accesses from now."""
-    left = iter([*[None] * number, act])
-    memory_of(ti).on_access = lambda: (next(left, None) or _nothing)()
-
-
-def fail(ti: FakeTaskInstance) -> None:
-    """Let each access of this process to its memory fail."""
-    memory_of(ti).on_access = refuse
+    left = iter([*[lambda: None] * number, act])
+    memory_of(ti).on_access = lambda: next(left, lambda: None)()
 
 
 def refuse() -> None:
     raise MemoryFailed("the memory does not respond")
+
+
+def fail(ti: FakeTaskInstance) -> None:
+    memory_of(ti).on_access = refuse
 
 
 def forget(ti: FakeTaskInstance, transfer_id: str, state: str = "success") -> str:
@@ -162,7 +143,6 @@ def forget(ti: FakeTaskInstance, transfer_id: str, state: str = "success") -> st
 
 
 def remembered(ti: FakeTaskInstance) -> str:
-    """Return everything that is remembered, as one text."""
     return "".join(str(row) for row in memory_of(ti).table.rows.values())
 
 
@@ -174,29 +154,24 @@ def kept_in_a_database(ti: FakeTaskInstance) -> FakeTaskInstance:
 
 def age(file: Path, run_id: str, days: int) -> None:
     """Let everything of a run, in a SQLite file of :func:`keep_keys_in` or the local one, be older."""
+    older = f"strftime('%Y-%m-%dT%H:%M:%f000Z', updated_at, '-{days} days')"
     with closing(sqlite3.connect(file)) as database, database:
-        where = "FROM outbound_transfer_deliveries WHERE instr(memory, ?)"
-        (last,) = database.execute(f"SELECT updated_at {where}", [run_id]).fetchone()
-        older = (datetime.fromisoformat(last) - timedelta(days=days)).isoformat(timespec="microseconds")
-        update = "UPDATE outbound_transfer_deliveries SET updated_at = ? WHERE instr(memory, ?)"
-        database.execute(update, [older.replace("+00:00", "Z"), run_id])
+        update = f"UPDATE outbound_transfer_deliveries SET updated_at = {older} WHERE instr(memory, ?)"
+        database.execute(update, [run_id])
 
 
 def remembered_runs(file: Path) -> list[str]:
-    """Return the runs of which a SQLite file remembers deliveries."""
     with closing(sqlite3.connect(file)) as database:
         owners = database.execute("SELECT json_extract(memory, '$.owner') FROM outbound_transfer_deliveries")
         return sorted(json.loads(owner)[1] for (owner,) in owners if owner)
 
 
 def settings(conn_id: str) -> dict[str, str]:
-    """Return the environment in which a connection's database remembers deliveries."""
     return {"AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": conn_id}
 
 
 def is_configured() -> bool:
-    """Return whether the environment names a database in which deliveries are remembered."""
-    return all(name in os.environ for name in settings(""))
+    return settings("").keys() <= os.environ.keys()
 
 
 def keep_keys_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
@@ -207,16 +182,5 @@ def keep_keys_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
 
 
 def keep_deliveries_in(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
-    """Let the connection's database have the deliveries that the page and the commands show."""
     monkeypatch.setenv("AIRFLOW_CONN_DELIVERIES", connection)
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID", "deliveries")
-
-
-def forget_keys(file: Path) -> None:
-    """Lose what a SQLite file of :func:`keep_keys_in` remembers of delivery keys."""
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("DELETE FROM outbound_transfer_deliveries")
-
-
-def _nothing() -> None:
-    pass

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from support.raw_server import Server, answer, header
+from support.raw_server import Server, answer
+from support.raw_server import read_body as read_body
 
 TRANSFER_KEY, EVENT_KEY = "obt_5f1c09d2e7ab", "obs_77aa01c3d4e5"
 
@@ -18,39 +19,26 @@ Answer = bytes | Callable[[socket.socket, bytes], None]
 
 
 def said(body: Any, status: str = "200 OK", *headers: str) -> bytes:
-    """Return an answer with a body of bytes, or with what becomes JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return answer(content, status, "Connection: close", *headers)
 
 
 def transfer(transfer_id: str = "t", **fields: Any) -> bytes:
-    return said({"id": transfer_id, "status": "pending", "subject": "Report", **fields})
+    return said(
+        {"id": transfer_id, "status": "pending", "subject": "Report", "sent_at": "2026-01-01T00:00:00Z", **fields}
+    )
 
 
 def refusal(status: int, code: str, message: str = "words", *headers: str) -> bytes:
     return said({"error": code, "message": message}, f"{status} Refused", *headers)
 
 
-def read_body(stream: socket.socket, request: bytes) -> int:
-    """Read a request to its end, or until it breaks off; how long its body was."""
-    length, got = int(header(request, "Content-Length") or 0), len(request.partition(b"\r\n\r\n")[2])
-    while got < length and (chunk := stream.recv(1 << 20)):
-        got += len(chunk)
-    return got
-
-
 @dataclass
 class Wire:
-    """A hook, and the server that it leads to.
-
-    :ivar sleeps: seconds that the hook would have slept.
-    """
-
     server: Server
     hook: OutboundTransferHook
     sleeps: list[float] = field(default_factory=list)
 
     @property
     def lines(self) -> list[str]:
-        """The request lines that arrived."""
         return [request.partition(b"\r\n")[0].decode() for request in self.server.requests]

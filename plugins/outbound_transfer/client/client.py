@@ -113,6 +113,8 @@ class Client:
             transfer = decode(response.body)
             if transfer.id != transfer_id:
                 raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
+            if not transfer.is_draft and not transfer.sent_at:
+                raise MalformedResponse(f"get: transfer {transfer_id} is {transfer.status!r}, but not said to be sent")
             return transfer
 
         return self._repeat(Request("get", "GET", _path(transfer_id)), check)
@@ -176,7 +178,7 @@ class Client:
         def attempt(is_doubtful: bool) -> None:
             before_attempt()
             try:
-                self._call(Request(operation, "DELETE", path), lambda _: None)
+                self._call(Request(operation, "DELETE", path), _require_deleted)
             except NotFound:
                 if not is_doubtful:  # otherwise, an earlier attempt has been applied
                     raise
@@ -198,11 +200,15 @@ class Client:
         try:
             transfer = self._call(Request("send", "POST", _path(transfer_id, "send")), _decode_transfer)
         except InvalidState:
-            transfer = self.get_transfer(transfer_id)
+            try:
+                transfer = self.get_transfer(transfer_id)
+            except CallError as error:
+                error.in_doubt = True  # an earlier attempt may have sent it
+                raise
             if transfer.is_draft and not transfer.files:
                 raise
-        if transfer.is_draft:
-            raise MalformedResponse(f"send: the service shows that {transfer_id} is still a draft")
+        if transfer.is_draft or not transfer.sent_at:
+            raise MalformedResponse(f"send: the service shows that {transfer_id} is {transfer.status!r}, and not sent")
         return transfer
 
     def check_sends(self) -> None:
@@ -310,6 +316,11 @@ def _path(*parts: str) -> str:
 
 def _decode_file(response: Response) -> File:
     return msgspec.json.decode(response.body, type=File)
+
+
+def _require_deleted(response: Response) -> None:
+    if response.status != 204:  # which alone proves that nobody can send the draft (R35)
+        raise MalformedResponse(f"delete: status {response.status} instead of 204: a proxy or gateway responded")
 
 
 def _decode_transfer(response: Response) -> Transfer:

@@ -167,7 +167,8 @@ class _LineParser:
     def event(self, line: bytes, line_number: int) -> Event:
         """:raises _InvalidLine: with the reason."""
         self.needs_raw = False
-        if _is_deep(line):
+        # Nearly all lines are short or have few brackets.
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH and max(_depths(line), default=0) > MAX_DEPTH:
             raise _InvalidJson(f"the JSON is nested too deeply: over {MAX_DEPTH} levels")
         try:
             text = line.decode().strip(_WHITESPACE.decode())
@@ -257,11 +258,6 @@ def _storable_text(name: str, field: _Field) -> str:
 def _depths(line: bytes) -> list[int]:
     """Return the depth after each bracket of a line that is outside of its strings."""
     return list(accumulate(map(_BRACKETS.__getitem__, _STRINGS.sub(b"", line).translate(None, _NO_BRACKETS))))
-
-
-def _is_deep(line: bytes) -> bool:
-    # Nearly all lines are short or have few brackets.
-    return line.count(b"{") + line.count(b"[") > MAX_DEPTH and max(_depths(line), default=0) > MAX_DEPTH
 
 
 def _is_whole(line: bytes) -> bool:

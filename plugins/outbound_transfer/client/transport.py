@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -29,9 +28,6 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 #: Statuses with far-reaching conclusions: the key is rejected, the transfer is missing, the send was already applied.
 #: The service adds an error object to every error (service-api.md, R15); without it, a proxy or gateway has responded.
 _CONCLUSIVE_STATUSES: Final = frozenset(range(400, 500)) - {400, 411, 413, 429}
-
-#: How a code of the service looks, also a new one; gateways that write JSON have words of HTTP: "Not Found".
-_CODE: Final = re.compile("[a-z0-9_]+")
 
 _ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
 
@@ -149,11 +145,12 @@ def _error_from(request: Request, response: Response, secrets: Iterable[str]) ->
     # A documented code stays, even if a word of it equals a secret.
     code = payload.error if is_documented else redact(payload.error, secrets)
     message = redact(payload.message or "", secrets)
-    is_of_a_proxy = not (is_documented or request.is_feed or _is_of_the_service(status, payload))
-    if is_of_a_proxy and status in _CONCLUSIVE_STATUSES:
+    is_trusted = is_documented or request.is_feed
+    if not is_trusted and status in _CONCLUSIVE_STATUSES:
         return MalformedResponse(
-            f"{request.operation}: status {status} without the service's error object{code and f' ({code})'}: "
-            "a proxy or gateway responded in its place. Check the connection's host and the proxies on the way."
+            f"{request.operation}: status {status} without an error code that the service documents "
+            f"({code or 'none'}: {message or 'no message'}): a proxy or gateway may have responded in its place. Check "
+            "the connection's host and the proxies on the way."
         )
     if request.upload:
         message = f"{request.upload.name!r}: {message}"
@@ -162,7 +159,7 @@ def _error_from(request: Request, response: Response, secrets: Iterable[str]) ->
         message = f"transfer '{transfer_id}': {message or 'the service gave no message'}"
     retry_after = parse_retry_after(headers.get("retry-after"), date=headers.get("date"))
     error = errors.error_of(status, code, message, retry_after)
-    error.in_doubt |= is_of_a_proxy  # which cannot know whether the service applied the call
+    error.in_doubt |= not is_trusted  # a proxy does not know whether the service has applied the call
     return error
 
 
@@ -171,11 +168,6 @@ def _decode_error(body: bytes) -> _ErrorObject:
         return msgspec.json.decode(body, type=_ErrorObject)
     except _DECODE_ERRORS:  # errors of the feed have no documented body (R49), and proxies respond with HTML
         return _ErrorObject()
-
-
-def _is_of_the_service(status: int, payload: _ErrorObject) -> bool:
-    """Return whether an undocumented code is a new one. That a key is refused or a transfer gone, no new code says."""
-    return status not in (401, 404) and payload.message is not None and bool(_CODE.fullmatch(payload.error))
 
 
 def parse_retry_after(value: str | None, *, date: str | None = None) -> float | None:

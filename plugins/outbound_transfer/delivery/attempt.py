@@ -64,11 +64,6 @@ class TaskTry(NamedTuple):
         return self[:4]
 
     @property
-    def is_fresh(self) -> bool:
-        """Whether it has nothing to remember: in a run that was cleared, a deleted task instance begins with try 1."""
-        return self.try_number == 1 and not self.clear_number
-
-    @property
     def asked(self) -> tuple[str, str, int]:
         """Stays the same in a retry and a clear of other tasks; a clear of the task changes it.
 

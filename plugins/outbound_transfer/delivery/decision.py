@@ -22,7 +22,7 @@ class Phase(StrEnum):
     EMPTY = "empty"  # no draft that anybody can send
     DRAFT = "draft"  # the task that makes it is at work; no send has begun
     HANDED_ON = "handed_on"  # its files are complete, or other tasks attach them; no send is under way or in doubt
-    SENDING = "sending"  # stored before each attempt: it may be sent at any moment, or was; nobody changes its files
+    SENDING = "sending"  # stored before each send call: it may be sent at any moment, or was; its files stay
     DISCARDING = "discarding"  # an attempt has read it as a draft, and deletes it
 
 
@@ -48,7 +48,7 @@ class Act(Enum):
 
 
 class Refuse(Enum):
-    """Why a delivery is refused. Nothing is sent, and the text says what to do."""
+    """Why a delivery fails without a retry. Nothing is sent, and the text says what to do."""
 
     OTHER_INPUT = (
         "{subject} has already delivered transfer {id}, with other input: {differences}. Nothing is sent. "

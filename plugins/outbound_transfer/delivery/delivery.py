@@ -1,11 +1,11 @@
 """A delivery in one attempt of a task: claim the row, decide, act.
 
-The order of the effects makes a crash at any point safe. Each line is stored before the next one starts:
+The order of the effects makes a crash at any point safe. Each line is stored, or the attempt fails, before the next:
 
-1. This attempt has begun: :meth:`.Row.claim`. From then on, no earlier one can store anything, so none begins a send.
-2. The draft's id: :meth:`Delivery.prepare`. A draft whose id nobody has stored is never sent.
+1. This attempt has begun: :meth:`.Row.claim`. No earlier one can store anything from then on (StaleTry), nor send.
+2. The draft's id: :meth:`Delivery.prepare`. A draft whose id nobody has stored expires unsent.
 3. Each file: its name before its upload, its record after it, and that all are attached: :meth:`.Filling.fill`.
-4. A send begins: :class:`.Sending`. Before each attempt, everything that may have changed is read again.
+4. A send begins: :class:`.Sending`. Before each call, the row is read again, and the draft unless it was just filled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from outbound_transfer.client.client import Client
-from outbound_transfer.client.errors import AlreadyDelivered, InvalidState, NotFound, WrongTransfer
+from outbound_transfer.client.errors import AlreadyDelivered, InvalidState, MalformedResponse, NotFound, WrongTransfer
 from outbound_transfer.client.models import Transfer, identity_of
 from outbound_transfer.client.new_transfer import NewTransfer
 from outbound_transfer.delivery.attempt import Attempt, describe
@@ -44,8 +44,8 @@ class Order:
 
     new: NewTransfer
     find_sources: FindSources = tuple
-    is_outdated: Callable[[], bool] = bool  # called before each attempt at the send: whether to make another draft
-    sends: bool = True  # this task sends the draft that it has filled
+    is_outdated: Callable[[], bool] = bool  # called before each send call: whether to make another draft
+    sends: bool = True  # False (send=False of the operator): the draft stays, for another task to send
     chosen: Sequence[str] = ()  # digests of those addresses of another transfer; see RedeliverFilesOperator
     siblings: Sequence[str] = ()  # as those of Memory
 
@@ -126,7 +126,8 @@ class Delivery:
                     log.warning("Transfer %s of an earlier attempt is given up", self.memory.transfer_id)
                     self.row.save(Memory.emptied)
                 case Act.DISCARD:
-                    self._delete()
+                    seen = self._delete()
+                    continue
                 case Refuse():
                     raise self._refusal(act, differences)
                 case _:
@@ -161,7 +162,7 @@ class Delivery:
         return seen
 
     def send(self, draft: Transfer | None = None, is_outdated: Callable[[], bool] = bool) -> Transfer:
-        """Send the draft; see :class:`.Sending`."""
+        """Send the draft, again after a failed call; see :class:`.Sending`."""
         self.transfer = transfer = Sending(self, draft, is_outdated).send()
         self._show(transfer)
         if self.has_sent:
@@ -204,6 +205,7 @@ class Delivery:
             identity=hash_of(salt, identity_of(transfer)),
             item=hash_of(by.task[:2], identity_of(transfer)),
             asked=by.asked,
+            clear_number=by.clear_number,
             security=order.new.security or "",
             is_rehearsal=client.settings.rehearses,
             chosen=order.chosen,
@@ -212,27 +214,31 @@ class Delivery:
         self._show(transfer)
         log.info("Created draft %s for %s", transfer.id, pluralize(len(order.new.recipients), "recipient"))
 
-    def _delete(self) -> None:
+    def _delete(self) -> Seen:
         transfer_id = self.row.save(phase=Phase.DISCARDING).transfer_id
         try:
             with suppress(NotFound):
                 self.client.discard_transfer(transfer_id)
         except InvalidState:
             self.row.save(phase=Phase.SENDING)
-        else:
-            self.row.save(Memory.emptied)
-            log.info("Discarded draft %s", transfer_id)
+            if (seen := self.look()) is Seen.DRAFT:
+                raise MalformedResponse(f"get: the service shows a draft, and that {transfer_id} is none") from None
+            return seen
+        self.row.save(Memory.emptied)
+        log.info("Discarded draft %s", transfer_id)
+        return Seen.NOTHING_YET
 
     def _show(self, transfer: Transfer) -> None:
         show(self.attempt.conn_id, lambda: self.client.settings.account, {transfer.id: transfer}, self.row.rows)
 
     def _check_returned(self, order: Order) -> None:
         """Check that a sent transfer is what was meant; after a clear, that its files are still those to deliver."""
-        memory, transfer = self.memory, self.known()
-        check_sent(memory, transfer)
-        # Another task that takes over a delivery key asks again, as a clear does, and a run that is made again.
-        find = order.find_sources if memory.asked != self.attempt.by.asked else None
-        if changes := changed_files(memory, memory.entries.values(), find):
+        memory, by = self.memory, self.attempt.by
+        check_sent(memory, self.known())
+        # A retry asks for nothing new; a run that is made again, a task that takes over a key, and a clear do. A clear
+        # of a running task does not raise max_tries.
+        is_retry = (memory.asked, memory.clear_number) == (by.asked, by.clear_number)
+        if changes := changed_files(memory, memory.entries.values(), None if is_retry else order.find_sources):
             raise self._refusal(Refuse.OTHER_INPUT, changes)
         self._log_returned()
 
@@ -261,8 +267,8 @@ def begin_delivery(client: Client, rows: Deliveries, attempt: Attempt, delivery_
     """
     own = row = Row.of_task(rows, attempt.by.task)
     if delivery_key is not None:
-        row = Row.of_delivery_key(rows, client.settings.account, delivery_key)
-    if attempt.claim:  # only the row that is delivered from was deferred with
+        row = Row(rows, hash_of("delivery_key", client.settings.account, delivery_key), delivery_key)
+    if attempt.claim:  # of the process that was deferred, on the row that it delivers from
         row.resume(attempt.claim)
         return Delivery(client, row, attempt)
     if attempt.by.try_number > 1 and not own.read()[0]:

@@ -73,7 +73,11 @@ class Filling:
             self._client.remove_file(self._id, file.id, self._check_own)
             log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
         self.files = begun | keeps
-        taken = _taken({name: before[name] for name in begun if name in before}, held)
+        taken = {  # names of which an earlier attempt has begun an upload
+            name: Taken(held[name].id if name in held else "", each is None or each.is_doubtful)
+            for name, each in before.items()
+            if name in begun
+        }
         try:
             uploads = Uploads(self._client, self._id, self._on_attached, taken, self._check_own)
             uploads.attach([wanted[name] for name in begun], max_parallel)
@@ -164,12 +168,6 @@ class Filling:
 
     def _with(self, memory: Memory, entry: Entry) -> Memory:
         return replace(memory, entries={**memory.entries, self._who: entry})
-
-
-def _taken(before: Mapping[str, Held | None], held: Mapping[str, File]) -> dict[str, Taken]:
-    """Return the names of which an earlier attempt has begun an upload."""
-    ids = {name: file.id for name, file in held.items()}
-    return {name: Taken(ids.get(name, ""), each is None or each.is_doubtful) for name, each in before.items()}
 
 
 class DraftOutdated(Exception):

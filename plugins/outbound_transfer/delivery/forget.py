@@ -52,7 +52,7 @@ def forget(rows: Deliveries, transfer_id: str, state_of: Callable[[str, str, str
         """Return what no task can send or delete, and never counts as a twin."""
         return replace(without_person(memory), phase=Phase.EMPTY, item="") if is_sent(memory) else None
 
-    found = [Row(rows, key) for key, _ in rows.find(transfer_id)]
+    found = [Row(rows, key) for key, *_ in rows.find(transfer_id)]
     sent = [row for row in found if is_sent(row.read()[1])]
     if not sent:
         raise WrongTransfer(

@@ -71,6 +71,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     identity: str = ""  # of the subject and the addresses that the service shows
     item: str = ""  # digest of the same, the same in all tasks of a run
     asked: tuple[str, str, int] = ("", "", 0)  # TaskTry.asked of the attempt that made the draft
+    clear_number: int = 0  # of the run, of that attempt
     key: str = ""  # of the row of this task's delivery key; "" if it delivers without one
     security: str = ""  # the option of the draft, which the service does not return
     is_rehearsal: bool = False  # the draft is never sent, wherever the connection leads by then
@@ -123,18 +124,15 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
 class Row:
     """The row of a task instance's delivery, or of a delivery key's, as one attempt reads and writes it."""
 
-    def __init__(self, rows: Deliveries, key: str, delivery_key: str = "") -> None:
+    def __init__(self, rows: Deliveries, key: str, delivery_key: str = "", *, is_keyed: bool = False) -> None:
         self.rows, self.key, self.delivery_key = rows, key, delivery_key
+        self.is_keyed = is_keyed or bool(delivery_key)  # its delivery key is not known to each task that shares it
         self.memory = Memory()  # as it was last read or written here
         self.claim_number = 0  # of this attempt; a process that continues it after a deferral resumes with it
 
     @classmethod
     def of_task(cls, rows: Deliveries, task: Task) -> Row:
         return cls(rows, hash_of("task", *task))
-
-    @classmethod
-    def of_delivery_key(cls, rows: Deliveries, account: str, delivery_key: str) -> Row:
-        return cls(rows, hash_of("delivery_key", account, delivery_key), delivery_key)
 
     def read(self) -> tuple[int, Memory]:
         """Return the version and the memory; 0 and an empty one if there is no row."""
@@ -160,7 +158,7 @@ class Row:
         # The page shows the row of the delivery key instead, and no row that has a deadline alone.
         task = ("", "", "", -1) if memory.key or not memory.owner else task_of(memory.owner)
         return Stored(
-            bool(self.delivery_key),
+            self.is_keyed,
             memory.account,
             memory.transfer_id,
             ASKED if is_asked else memory.phase.value,
@@ -190,7 +188,8 @@ class Row:
 
         def of_deleted_run(memory: Memory) -> Memory | None:
             started = memory.tries.get(name, ("", 0))[0]
-            return memory if is_own and by.is_fresh and "" < started < by.run_started_at else None
+            is_fresh = by.try_number == 1 and not by.clear_number  # with which a deleted task instance begins, too
+            return memory if is_own and is_fresh and "" < started < by.run_started_at else None
 
         def claimed(memory: Memory) -> Memory:
             check(memory)
@@ -227,7 +226,7 @@ class Row:
 
     def require_no_twin(self, attempt: Attempt) -> None:
         """:raises AlreadyDelivered: another task or index of the run sends the same, or has."""
-        if self.delivery_key or not attempt.may_have_twins:
+        if self.is_keyed or not attempt.may_have_twins:
             return
         # In a run that was cleared, other tasks may have sent before it was started again.
         started = "" if attempt.by.clear_number else attempt.by.run_started_at
@@ -242,13 +241,13 @@ class Row:
 def find_row(rows: Deliveries, account: str, transfer_id: str) -> Row | None:
     """Return the row of a transfer, None if there is none; an error if it was made in another account."""
     found = rows.find(transfer_id)
-    keys = [key for key, then in found if then == account]
-    if found and not keys:
+    own = [Row(rows, key, is_keyed=is_keyed) for key, then, is_keyed in found if then == account]
+    if found and not own:
         raise WrongTransfer(
             f"The connection leads to {account}, and transfer {transfer_id} was made in {found[0][1]}. Nothing is "
             "done here. Correct the connection."
         )
-    return Row(rows, keys[0]) if keys else None
+    return own[0] if own else None
 
 
 def require_row(rows: Deliveries, account: str, transfer_id: str) -> Row:

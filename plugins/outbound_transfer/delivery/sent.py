@@ -19,7 +19,11 @@ log: Final[Any] = logging.getLogger(__name__)
 
 
 def check_sent(memory: Memory, transfer: Transfer) -> None:
-    """:raises WrongTransfer: id, subject, recipients or files of a sent transfer are not what was meant."""
+    """:raises WrongTransfer: id, subject, recipients or files of a sent transfer are not what was meant.
+
+    :raises AlreadyDelivered: it was sent before all of them were attached.
+    """
+    changed_files(memory, memory.entries.values(), None)
     files = sorted((name, held.size) for name, held in memory.held.items())
     if not is_of(memory, transfer):
         wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
@@ -43,7 +47,7 @@ def changed_files(memory: Memory, entries: Collection[Entry], find_sources: Find
         return ""
     if not entries or any(entry.is_open for entry in entries):
         raise errors.AlreadyDelivered(
-            f"Somebody else sent transfer {memory.transfer_id} before this task had attached its files. Some may be "
+            f"Somebody else sent transfer {memory.transfer_id} before all files were attached to it. Some may be "
             "missing. Nothing is sent. To deliver them, trigger a new DAG run."
         )
     if find_sources is None:

@@ -143,7 +143,7 @@ class Uploads:
 
         for _ in range(_MAX_UPLOADS):
             if held_id:
-                self._remove(held_id)
+                self.client.remove_file(self.transfer_id, held_id, self.check_still_current)
             with trace("upload", transfer_id=self.transfer_id, file_size=source.size):
                 upload = Upload(source.name, source.size, read)
                 file, is_new, is_doubtful = self.client.attach_file(self.transfer_id, upload, self.check_still_current)
@@ -172,8 +172,5 @@ class Uploads:
                 )
         except SourceChanged:
             # The service stores the declared number of bytes and reports success, so this record must be removed.
-            self._remove(file.id)
+            self.client.remove_file(self.transfer_id, file.id, self.check_still_current)
             raise
-
-    def _remove(self, file_id: str) -> None:
-        self.client.remove_file(self.transfer_id, file_id, self.check_still_current)

@@ -51,7 +51,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
     delivers to them. See :class:`.DeliverFilesOperator` for the other arguments.
 
     :param transfer_id: the first transfer: its id, or the result of its task.
-    :param files: with the names and sizes of the first transfer's files, and their bytes if this Airflow delivered it.
+    :param files: with the names and sizes of the first transfer's files, and bytes if this Airflow still knows them.
     :param security: required, if only as None for the account's default: the service does not return the option of the
         first transfer, and the default may be weaker.
     :param subject: by default "Once more: " and the first transfer's.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from outbound_transfer.airflow_compat import names
 from outbound_transfer.client.errors import TaskNotRunning
-from outbound_transfer.delivery.attempt import TaskTry
+from outbound_transfer.delivery.attempt import StaleTry, TaskTry
 from outbound_transfer.files.content import Spool
 from outbound_transfer.links.transfer import push_link
 from outbound_transfer.operators import base, results
@@ -204,7 +204,7 @@ def delivery_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 def _is_final(error: BaseException, attempt: Attempt) -> bool:
     """Return whether no later attempt of the task sends its draft, so that it is to be deleted."""
     # Another attempt may have begun: the next attempt discards the draft of one that was given up.
-    if isinstance(error, DeferRequested | names.AirflowRescheduleException | TaskNotRunning):
+    if isinstance(error, DeferRequested | names.AirflowRescheduleException | TaskNotRunning | StaleTry):
         return False
     is_over = isinstance(error, names.AirflowSkipException | names.AirflowFailException) or fails_without_retry(error)
     return is_over or not attempt.has_retries

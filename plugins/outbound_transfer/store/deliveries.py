@@ -106,10 +106,10 @@ class Deliveries:
 
         return self.run(work)
 
-    def find(self, transfer_id: str) -> list[tuple[str, str]]:
-        """Return the keys and accounts of the rows of a transfer, the newest first."""
+    def find(self, transfer_id: str) -> list[tuple[str, str, bool]]:
+        """Return keys and accounts of the rows of a transfer, the newest first, and whether a delivery key has it."""
         columns = self.table.c
-        query = sa.select(columns.delivery, columns.account).where(columns.transfer_id == transfer_id)
+        query = sa.select(columns.delivery, columns.account, columns.is_keyed).filter_by(transfer_id=transfer_id)
         return self.run(lambda tx: [(*row,) for row in tx.execute(query.order_by(columns.updated_at.desc())).tuples()])
 
     def find_twin(self, own: Collection[str], twin: str, run_started: str) -> str:

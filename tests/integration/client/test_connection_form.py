@@ -11,18 +11,13 @@ import pytest
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 
 
-def field_class(name: str) -> Any:
-    return lambda label, **values: (name, label, values)
+def test_the_fields_are_those_of_the_providers_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    def field(kind: str) -> Any:
+        return lambda label, **values: (kind, label, values)
 
-
-@pytest.fixture
-def wtforms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Airflow puts in place of WTForms, which need not be installed."""
-    names = ("BooleanField", "IntegerField", "PasswordField", "StringField")
-    monkeypatch.setitem(sys.modules, "wtforms", SimpleNamespace(**{name: field_class(name) for name in names}))
-
-
-def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> None:
+    # What Airflow puts in place of WTForms, which need not be installed.
+    kinds = ("BooleanField", "IntegerField", "PasswordField", "StringField")
+    monkeypatch.setitem(sys.modules, "wtforms", SimpleNamespace(**{kind: field(kind) for kind in kinds}))
     fields = OutboundTransferHook.get_connection_form_widgets().items()
     found = {name: (kind, label, values["default"]) for name, (kind, label, values) in fields}
     assert found == {
@@ -33,9 +28,6 @@ def test_the_fields_are_those_of_the_providers_description(wtforms: None) -> Non
         "rehearse": ("BooleanField", "Rehearse", False),
     }
     assert all(values["description"] for _, (_, _, values) in fields)
-
-
-def test_the_standard_fields_have_the_names_that_a_hook_uses() -> None:
     behaviour = OutboundTransferHook.get_ui_field_behaviour()
     assert behaviour.keys() == {"hidden_fields", "relabeling", "placeholders"}
     assert behaviour["hidden_fields"] == ["schema", "login"]

@@ -48,7 +48,7 @@ def test_a_redirect_takes_the_key_nowhere(wire: Callable[..., Wire], status: str
 
 @pytest.mark.parametrize("cookie", ["session=1; Path=/", "secret=京"])
 def test_a_cookie_is_not_sent_back(wire: Callable[..., Wire], cookie: str) -> None:
-    service = wire(said({"id": "t", "status": "new", "subject": "S"}, "200 OK", f"Set-Cookie: {cookie}"))
+    service = wire(said({"id": "t", "status": "draft", "subject": "S"}, "200 OK", f"Set-Cookie: {cookie}"))
     for _ in range(2):
         service.hook.get_transfer("t")
     assert [header(request, "Cookie") for request in service.server.requests] == [None, None]
@@ -106,9 +106,7 @@ def tls(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-def test_an_unknown_certificate_gets_no_key_unless_the_connection_allows_it(
-    wire: Callable[..., Wire], tls: ssl.SSLContext
-) -> None:
+def test_an_unknown_certificate_gets_no_key_unless_the_connection_allows_it(wire, tls) -> None:
     service = wire(transfer(), tls=tls)
     with pytest.raises(NotConnected, match="CERTIFICATE_VERIFY_FAILED"):
         service.hook.get_transfer("t")
@@ -116,9 +114,7 @@ def test_an_unknown_certificate_gets_no_key_unless_the_connection_allows_it(
     assert wire(transfer(), tls=tls, verify=False).hook.get_transfer("t").id == "t"
 
 
-def test_the_certificates_of_a_company_are_trusted_by_their_file(
-    wire: Callable[..., Wire], tls: ssl.SSLContext, certificate: Path, connect: Callable[..., None], monkeypatch: Any
-) -> None:
+def test_the_certificates_of_a_company_are_trusted_by_their_file(wire, tls, certificate, connect, monkeypatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     service = wire(transfer(), tls=tls)
     connect(service.server.url("https").replace("127.0.0.1", "localhost"))
@@ -128,9 +124,7 @@ def test_the_certificates_of_a_company_are_trusted_by_their_file(
 # -------------------------------------------------------------------------------------------------------------- proxies
 
 
-def test_a_proxy_of_the_environment_is_used(
-    wire: Callable[..., Wire], connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_of_the_environment_is_used(wire, connect, monkeypatch) -> None:
     proxy = wire(transfer())
     monkeypatch.setenv("HTTP_PROXY", proxy.server.url())
     connect("http://transfers.example.com")
