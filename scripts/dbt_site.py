@@ -10,9 +10,9 @@ from typing import Final
 
 from docs_site import DBT_DOCS
 
+from e2e.dbt.project import Project
 from outbound_transfer.store.tables import Tables
 from support import sample_rows
-from support.dbt_project import Project
 from support.warehouses import duckdb_hook
 
 COMMANDS: Final = ("deps", "run", "docs generate --static")

@@ -40,7 +40,7 @@ SLOW_PATHS = tuple(
     for path in (
         *("integration/lake/", "integration/stores/", "e2e/cluster/"),
         "integration/test_privacy.py",
-        *(f"integration/store/test_{subject}.py" for subject in ("first_runs", "concurrent_ingest", "maintenance")),
+        "integration/store/test_concurrent_ingest.py",
     )
 )
 

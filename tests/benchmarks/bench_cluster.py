@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulated_waiters import sandbox_process
+from benchmarks.waiters import RECIPIENT
 from outbound_transfer_sandbox.testing import Sandbox
-from support.airflow_stack.waiters import RECIPIENT
 from support.connections import connection_json
 from support.deliveries_table import settings
 from support.postgres import running_server

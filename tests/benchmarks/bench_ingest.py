@@ -25,7 +25,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support.silent_proxy import silent_proxy
 
 WAREHOUSES = ("sqlite", "duckdb", "postgresql", "iceberg")
 
@@ -272,11 +271,6 @@ def _bench(stack: ExitStack, warehouse: str, options: argparse.Namespace, folder
         scores[who] = _report(who, warehouse, _child("ours" if who == "ours" else "theirs", target, environment))
         if who == "ours":
             _report_page(_child("page", target, environment))
-            if database:
-                with silent_proxy(f"{database.host}/.s.PGSQL.5432") as proxy:
-                    through = environment | {"AIRFLOW_CONN_WAREHOUSE": database.connection_by_port(proxy.port)}
-                    _child("page", target, through)
-                    print(f"            {proxy.round_trips / options.pages:.0f} round trips for a page", flush=True)
         else:
             print(
                 f"            ours: {scores['ours']['rate'] / scores[who]['rate']:.1f} times its events/s,"

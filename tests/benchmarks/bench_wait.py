@@ -8,9 +8,11 @@ tell 404 from success: a gateway answers it 404 while a transfer is outstanding.
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +25,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from benchmarks.simulated_waiters import simulated
+from benchmarks.waiters import Result, Waiting, WaitStack, ending, ours, prepare
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import running_stack
 from support.airflow_stack.processes import Signals
-from support.airflow_stack.waiters import Result, Waiting, WaitStack, ending, ours, prepare
 
 
 @contextmanager
@@ -53,6 +55,28 @@ def gateway(sandbox: list[Sandbox]) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def lines_of(result: Result) -> Iterator[str]:
+    kinds = Counter("lists" if call["path"] == "/v1/transfers" else "reads" for call in result.made)
+    minutes = Counter(call["timestamp"][:16] for call in result.made)
+    states, running, delays = result.waits.states, result.waits.running, result.delays
+    yield f"succeeded          {states['success']:>8}"
+    yield f"failed             {states['failed']:>8}"
+    if left := result.count - states["success"] - states["failed"]:
+        yield f"still waiting      {left:>8}"
+    yield f"requests           {len(result.made):>8}   {kinds['lists']} lists, {kinds['reads']} reads"
+    yield f"in a minute        {len(result.made) / result.seconds * 60:>8.1f}"
+    yield f"                   {max(minutes.values(), default=0):>8}   in the busiest"
+    yield f"refused (429)      {sum(call['status'] == 429 for call in result.made):>8}"
+    if delays:
+        yield f"from end to success{statistics.median(delays):>8.1f} s at the median"
+        late = delays[min(len(delays) * 99 // 100, len(delays) - 1)]
+        yield f"                   {late:>8.1f} s at the 99th percentile"
+        yield f"                   {delays[-1]:>8.1f} s at most"
+    yield f"worker slots held  {max(running):>8}   {statistics.mean(running):.2f} on average"
+    if result.memory:
+        yield f"triggerer memory   {result.memory / result.count / 1024:>8.1f} KiB per wait"
 
 
 def peer(stack: WaitStack, sent: list[str], seconds: float, tell: Callable[[str], None]) -> Result:
@@ -102,12 +126,12 @@ def main() -> None:
         meter = stack.airflow.trigger("meter", {})
         lines.append(f"TransferSensor: {arguments.waits} waits, a look every {arguments.interval:.0f} s,")
         lines.append(f"ends spread over {arguments.seconds:.0f} s, 60 calls a minute allowed")
-        lines += ours(stack, sent, arguments.seconds, reporter.say, lambda: None).lines()
+        lines += lines_of(ours(stack, sent, arguments.seconds, reporter.say, lambda: None))
         lines.append(stalls_of(stack, meter))
         if arguments.peer_seconds:
             lines += ["", f"HttpSensor: the same, given up after {arguments.peer_seconds:.0f} s"]
             sent = prepare(stack, arguments.waits)
-            lines += peer(stack, sent, arguments.peer_seconds, reporter.say).lines()
+            lines += lines_of(peer(stack, sent, arguments.peer_seconds, reporter.say))
     print("\n".join(["", *lines]))
 
 

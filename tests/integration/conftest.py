@@ -36,14 +36,11 @@ def files(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def deliver(task: Callable[..., FakeTaskInstance], files: list[str]) -> Callable[..., FakeTaskInstance]:
-    """Make a task that delivers the files; what is given replaces its arguments."""
     return lambda **arguments: task(DeliverFilesOperator, **{"files": files, **DELIVERY, **arguments})
 
 
 @pytest.fixture
 def make_draft(task: Callable[..., FakeTaskInstance], files: list[str]) -> Callable[[], str]:
-    """Let tasks create a draft and attach the files to it."""
-
     def make() -> str:
         draft = str(task(CreateTransferOperator, **DELIVERY).run())
         task(AttachFilesOperator, transfer_id=draft, files=files).run()
@@ -66,7 +63,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Sandbox]
 
 @pytest.fixture
 def mail(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailServer]:
-    """A mail server behind Airflow's default SMTP connection."""
     mail = MailServer()
     extra = {"disable_ssl": True, "disable_tls": True, "from_email": "airflow@example.com"}
     connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}

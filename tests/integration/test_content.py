@@ -1,4 +1,4 @@
-"""Files that are given by their content: what is delivered, and over tries and clears."""
+"""Files that are given by their content: what is refused, and what tries and clears conclude."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import jinja2
 import pytest
@@ -17,24 +18,18 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.calls import SEND, ProcessCrashed, dying_after
 from support.deliveries import DELIVERY, billed
+from support.memory import begin_anew
 from support.provider import ContentWriter
-from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
+from support.tasks import FakeTaskInstance, SimulatedClock, again
 
-#: Content is read in parts of about this size.
-MB = 1024 * 1024
-LARGE = b"large" * (MB // 5 + 1)
+#: Content is read in parts of about 1 MB.
+LARGE = b"large" * 210_000
+SECRET = "SECRET content"
 
 
 @pytest.fixture
-def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
-    """Make a task that delivers; its time is the sandbox's."""
-    time = SimulatedClock(sandbox)
-
-    def make(files: Any, *, operator: type = DeliverFilesOperator, retries: int = 0, **arguments: Any) -> Any:
-        given = {**DELIVERY, **arguments} if operator is DeliverFilesOperator else arguments
-        return task_instance(operator, time, retries=retries, files=files, **given)
-
-    return make
+def deliver(task) -> Callable[..., FakeTaskInstance]:
+    return lambda files, **arguments: task(DeliverFilesOperator, files=files, **DELIVERY, **arguments)
 
 
 def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
@@ -49,44 +44,57 @@ def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
         (content(Path("/etc/hostname")), "PosixPath"),
         (content(["a"]), "list"),
         (content(lambda: None), "NoneType"),
-        (content(lambda: lambda: "x"), "function"),
-        (content(io.StringIO("text")), "StringIO"),
-        (content(io.BytesIO(b"x")), "BytesIO"),
+        (content(lambda: lambda: SECRET), "function"),
+        (content(io.StringIO(SECRET)), "StringIO"),
         (content(lambda: io.BytesIO(b"x")), "BytesIO"),
-        (content("\udc80secret"), "Unicode"),
-        (content(lambda: "secret\udc80"), "Unicode"),
-        (content("x", "../a.csv"), "path separator"),
-        (content("x", "/etc/a.csv"), "path separator"),
-        (content("x", "a\n.csv"), "control character"),
-        (content("x", ""), "name of a file must not be empty"),
-        (content("x", 3), "is text, not int"),
-        ({"content": "x"}, 'needs "path"'),
-        ({"path": "/etc/hostname", "content": "x"}, 'needs "path"'),
-        ({"path": "/etc/hostname", "content": "x", "name": "a"}, 'needs "path"'),
+        (content(f"\udc80{SECRET}"), "Unicode"),
+        (content(lambda: f"{SECRET}\udc80"), "Unicode"),
+        (content(SECRET, ""), "name of a file must not be empty"),
+        (content(SECRET, 3), "is text, not int"),
+        ({"content": SECRET}, 'needs "path"'),
+        ({"path": "/etc/hostname", "content": SECRET}, 'needs "path"'),
+        ({"path": "/etc/hostname", "content": SECRET, "name": "a"}, 'needs "path"'),
         ({"name": "a", "sha256": "b"}, 'needs "path"'),
-        ([content("x"), content("y")], "two files have one name"),
-        ([content("x"), content("x")], "two files have one name"),
+        ({"name": "a", "contents": SECRET}, "not 'contents'"),
+        ([{"name": "a", "data": SECRET.encode(), "path": "x"}], "not 'data'"),
+        ({"name": "a", "content": SECRET, "path": "x"}, 'it has "name" and "content"'),
         ([content("x"), {"path": "/etc/hostname", "name": "a.csv"}], "two files have one name"),
+        (SECRET.encode(), "not bytes"),
+        ([bytearray(SECRET.encode())], "not bytearray"),
+        ([f"{SECRET}\0"], "text with a null character"),
+        ([(SECRET,)], "not (tuple|list)"),
     ],
 )
-def test_what_is_no_content_is_refused_before_anything_is_created(deliver, sandbox, files, message) -> None:
-    with pytest.raises(AirflowFailException, match=message) as failure:
+def test_what_is_no_content_is_refused_before_anything_is_created_and_not_quoted(
+    deliver, sandbox, files, message
+) -> None:
+    operator = DeliverFilesOperator(task_id="t", files=files, **DELIVERY, _airflow_from_mapped=True)
+    operator.render_template_fields({}, jinja2.Environment())
+    if not isinstance(files, list) or not isinstance(files[0], str | tuple):  # which are paths, until they are checked
+        assert SECRET not in repr(operator.files)
+    with pytest.raises(AirflowFailException, match=message) as raised:
         deliver(files, retries=1, _airflow_from_mapped=True).run()  # checked when it runs
-    assert "secret" not in str(failure.value)
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
     assert sandbox.requests() == []
 
 
-def test_a_clear_after_the_send_compares_the_content(deliver, sandbox) -> None:
-    ti = deliver(content("sent"))
-    sent = ti.run()
-    assert again(ti, files=content(lambda: b"sent"))["id"] == sent["id"]
-    for other in ("tnes", "longer", lambda: b"SENT"):
-        with pytest.raises(AirflowFailException, match=f"{sent['id']}.*a.csv"):
-            again(ti, files=content(other))
+@pytest.mark.parametrize("archive", [None, "both.zip"])
+def test_a_clear_after_the_send_compares_the_content(deliver, sandbox, archive) -> None:
+    ti = deliver([content("one"), content("two", "b.csv")], archive=archive)
+    sent = ti.run()["id"]
+    assert again(ti, files=[content(lambda: b"one"), content("two", "b.csv")])["id"] == sent
+    for other in ("eno", "longer", lambda: b"ONE"):
+        with pytest.raises(AirflowFailException, match=f"{sent}.*{archive or 'a.csv'}"):
+            again(ti, files=[content(other), content("two", "b.csv")])
+    if archive:
+        with pytest.raises(AirflowFailException, match=sent):
+            again(ti, files=[content("two", "b.csv"), content("one")])
+        with pytest.raises(AirflowFailException, match=sent):
+            again(ti, archive=None)
     assert sum(billed(sandbox).values()) == 1
 
 
-def test_no_temporary_file_stays(deliver, sandbox, tmp_path, monkeypatch) -> None:
+def test_no_temporary_file_stays(deliver, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen = []
 
@@ -104,47 +112,46 @@ def test_no_temporary_file_stays(deliver, sandbox, tmp_path, monkeypatch) -> Non
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-@pytest.mark.parametrize(("value", "name"), [(None, None), ("SUMS", "SUMS")])
-def test_a_template_without_a_value_asks_for_no_checksums(value: Any, name: str | None) -> None:
-    operator = DeliverFilesOperator(task_id="task", files="a.csv", checksums="{{ name }}", **DELIVERY)
-    operator.render_template_fields({"name": value}, jinja2.Environment())
-    assert operator.checksums == name
+def decorated(sandbox, function: Callable[..., Any], **arguments: Any) -> FakeTaskInstance:
+    return FakeTaskInstance(
+        lambda: deliver_files_task(function, task_id="task", **arguments)().operator, SimulatedClock(sandbox)
+    )
 
 
-def test_other_content_in_an_archive_is_refused_after_the_send(deliver, sandbox) -> None:
-    ti = deliver([content("one"), content("two", "b.csv")], archive="both.zip")
-    sent = ti.run()
-    assert again(ti)["id"] == sent["id"]
-    with pytest.raises(AirflowFailException, match=f"{sent['id']}.*both.zip"):
-        again(ti, files=[content("one"), content("owt", "b.csv")])
-    with pytest.raises(AirflowFailException, match=sent["id"]):
-        again(ti, files=[content("two", "b.csv"), content("one")])
-    with pytest.raises(AirflowFailException, match=sent["id"]):
-        again(ti, archive=None)
-    assert sum(billed(sandbox).values()) == 1
+def test_a_decorated_function_returns_what_to_deliver(connection, sandbox, tmp_path) -> None:
+    (tmp_path / "file.txt").write_text("from disk")
+    file, ann = str(tmp_path / "file.txt"), ["ann@example.com"]
+    several = {"files": [content("{{ ds }}", "a.txt"), content(lambda: b"xx", "b.csv"), file], "recipients": ann}
+    unchanged = {"files": file, "security": None, "message": None, "archive": None}
+
+    def generator() -> Any:
+        yield from several["files"]
+
+    for function, names in ((lambda: file, ["file.txt"]), (generator, ["a.txt", "b.csv", "file.txt"])):
+        sent = decorated(sandbox, function, **DELIVERY).run()
+        assert sorted(each["name"] for each in sent["files"]) == names
+        begin_anew(sandbox)
+    packed = decorated(sandbox, lambda: several, subject="Report", archive="all.zip").run()
+    with ZipFile(io.BytesIO(sandbox.stored_content(packed["id"], packed["files"][0]["id"]))) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    assert found == {"a.txt": b"{{ ds }}", "b.csv": b"xx", "file.txt": b"from disk"}
+    begin_anew(sandbox)
+    kept = decorated(sandbox, lambda: unchanged, **DELIVERY, security="email", message="Hi").run()
+    assert (kept["message"], kept["security"]) == ("Hi", "email"), "None leaves the decorator's argument"
 
 
 @pytest.mark.parametrize(
-    ("files", "error"),
+    ("returned", "message"),
     [
-        (b"SECRET content", "not bytes"),
-        ([b"SECRET content"], "not bytes"),
-        ([bytearray(b"SECRET content")], "not bytearray"),
-        ({"name": "a", "contents": "SECRET content"}, "not 'contents'"),
-        ([{"name": "a", "data": b"SECRET content", "path": "x"}], "not 'data'"),
-        ({"name": "a", "content": "SECRET content", "path": "x"}, 'it has "name" and "content"'),
-        (["SECRET content\0"], "text with a null character"),
-        ([("SECRET content",)], "not (tuple|list)"),
+        (None, "the function returned None"),
+        ({"files": "a.csv", "recipients": None}, "recipient 1: must be an address"),
+        ({"files": "a.csv", "recipient": "ann@example.com"}, "the function returned 'recipient'"),
     ],
 )
-def test_content_in_a_wrong_form_is_not_quoted(deliver, files, error) -> None:
-    operator = DeliverFilesOperator(task_id="t", files=files, **DELIVERY, _airflow_from_mapped=True)
-    operator.render_template_fields({}, jinja2.Environment())
-    if not isinstance(files, list) or not isinstance(files[0], str | tuple):  # which are paths, until they are checked
-        assert "SECRET" not in repr(operator.files)
-    with pytest.raises(AirflowFailException, match=error) as raised:
-        deliver(files, _airflow_from_mapped=True).run()
-    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+def test_what_a_decorated_function_may_not_return_is_named(connection, sandbox, returned, message) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        decorated(sandbox, lambda: returned, subject="Report").run()
+    assert sandbox.requests() == []
 
 
 @pytest.mark.parametrize("where", ["function", "generator", "content"])
@@ -158,20 +165,16 @@ def test_a_function_cannot_skip_what_was_sent(connection, sandbox, where) -> Non
             raise AirflowSkipException("nothing new")
         return "x"
 
-    def function() -> Any:
-        return content(skip_second())
-
     def generator() -> Any:
         yield content(skip_second())
 
-    def of_content() -> Any:
-        return content(skip_second)
-
-    callable_ = {"function": function, "generator": generator, "content": of_content}[where]
-    task = FakeTaskInstance(
-        lambda: deliver_files_task(callable_, task_id="task", **DELIVERY)().operator, SimulatedClock(sandbox), retries=1
-    )
-    task.max_tries = task.try_number = 1
+    function = {
+        "function": lambda: content(skip_second()),
+        "generator": generator,
+        "content": lambda: content(skip_second),
+    }[where]
+    task = decorated(sandbox, function, **DELIVERY)
+    task.max_tries = task.retries = task.try_number = 1
     with dying_after(SEND), pytest.raises(ProcessCrashed):
         task.run_once()
     (sent,) = sandbox.sent()

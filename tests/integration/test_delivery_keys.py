@@ -21,7 +21,6 @@ from support.tasks import SimulatedClock, again, without_credit
 
 @pytest.fixture
 def deliver(connection, sandbox, monkeypatch, tmp_path: Path) -> Callable[..., KeyedTaskInstance]:
-    """Make the task of a run: ``deliver("run")``."""
     memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     (file := tmp_path / "report.csv").write_bytes(b"content")
     time, airflow = SimulatedClock(sandbox), dict[tuple[str, int], str]()

@@ -6,19 +6,23 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from airflow.cli import cli_parser
+from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
 from outbound_transfer.airflow_compat.names import AirflowFailException, redact
 from outbound_transfer.lake.catalog import open_catalog
 from outbound_transfer.store.errors import NotAnIcebergConnection
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
-from support.iceberg import TABLE, Lake, connection_json, open_lake
+from support.iceberg import TABLE, Lake, connection_json, open_lake, properties
 from support.object_storage import ACCESS_KEY, SECRET_KEY, Bucket, running_s3
-from support.tasks import FakeTaskInstance, SimulatedClock
+from support.tasks import FakeTaskInstance
 
 
 @pytest.fixture
@@ -28,78 +32,48 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 
 @pytest.fixture
-def time(sandbox) -> SimulatedClock:
-    return SimulatedClock(sandbox)
+def load(task, lake) -> Callable[..., FakeTaskInstance]:
+    options = {"iceberg_conn_id": "lake", "table": TABLE, "deferrable": True, "account": "acme"}
+    return lambda: task(EventFeedToIcebergOperator, "load", **options)
 
 
-@pytest.fixture
-def task(connection, lake, time) -> Callable[..., FakeTaskInstance]:
-    def make(**arguments: Any) -> FakeTaskInstance:
-        options = {"task_id": "load", "iceberg_conn_id": "lake", "table": TABLE, "deferrable": True, **arguments}
-        return FakeTaskInstance(lambda: EventFeedToIcebergOperator(**options), time)
-
-    return make
-
-
-def test_a_feed_of_two_pages_is_drained_without_a_worker_slot(task, sandbox, lake, time) -> None:
+def test_a_feed_of_two_pages_is_drained_without_a_worker_slot(load, sandbox, lake) -> None:
     sandbox.add_events(1_000, "transfer_sent")
     last = sandbox.add_events(100, "file_downloaded")
-    ti = task(account="acme")
+    ti = load()
     result = ti.run()
     assert (result["pages"], result["new_events"], result["cursor_to"]) == (2, 1_100, last)
     assert result["types"] == {"transfer_sent": 1_000, "file_downloaded": 100}
     assert ti.deferrals == 1
     assert [call["status"] for call in sandbox.feed_calls()] == [200, 200]
-    assert 0 < max(time.waits) <= 61, "what is left of a minute"
+    assert 0 < max(ti.time.waits) <= 61, "what is left of a minute"
     assert len(set(lake.ids())) == len(lake.ids()) == 1_100
-    assert task(account="acme").run()["events"] == 0
+    assert load().run()["events"] == 0
 
 
 def test_a_run_with_events_emits_an_event_for_the_tables_asset(connection, sandbox, lake) -> None:
-    emitted: list[Any] = []
-
-    class Outlets(dict):
-        def __missing__(self, key: Any) -> Any:
-            return type("Alias", (), {"add": lambda _, asset, extra: emitted.append((asset.uri, extra["cursor_to"]))})()
-
-    operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
-    operator.execute({"outlet_events": Outlets()})
-    assert emitted == []
-    sandbox.patch_account(feed_interval_seconds=0)
     sandbox.add_events(2)
-    operator.execute({"outlet_events": Outlets()})
-    assert emitted == [("x-outbound-transfer://lake/lake.events", 2)]
-
-
-def test_lineage_names_the_account_and_the_table(connection, sandbox, lake) -> None:
-    operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
-    lineage = operator.get_openlineage_facets_on_complete(None)
-    assert [each.name for each in lineage.inputs] == ["events"]
-    assert [(each.namespace, each.name) for each in lineage.outputs] == [("iceberg://lake", "lake.events")]
-
-
-# -------------------------------------------------------------------------------------------------- the connection
+    outlets = defaultdict(Mock)
+    EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE).execute({"outlet_events": outlets})
+    ((told,),) = (alias.add.call_args_list for alias in outlets.values())
+    assert (told.args[0].uri, told.kwargs["extra"]["cursor_to"]) == ("x-outbound-transfer://lake/lake.events", 2)
 
 
 @pytest.mark.parametrize("conn_type", ["outbound_transfer", "sqlite"])
-def test_a_connection_of_another_type_is_an_error_in_words(task, sandbox, monkeypatch, conn_type: str) -> None:
+def test_a_connection_of_another_type_is_an_error_in_words(load, sandbox, monkeypatch, conn_type: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": conn_type, "host": "localhost"}))
     with pytest.raises(AirflowFailException, match="'lake' is not of the type iceberg"):
-        task().run()
+        load().run()
     assert sandbox.feed_calls() == []
 
 
-def test_a_provider_without_catalogs_is_an_error_that_says_what_to_install(monkeypatch, lake) -> None:
-    from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
-
+def test_what_is_missing_is_said(monkeypatch, lake) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "pyiceberg_core", None)
+        with pytest.raises(NotAnIcebergConnection, match=r"outbound-transfer\[iceberg\]"):
+            open_catalog("lake")
     monkeypatch.delattr(IcebergHook, "catalog")
     with pytest.raises(NotAnIcebergConnection, match=r"install 2\.0 or newer"):
-        open_catalog("lake")
-
-
-def test_without_pyiceberg_the_error_names_the_extra(monkeypatch, lake) -> None:
-    monkeypatch.setitem(sys.modules, "pyiceberg_core", None)
-    with pytest.raises(NotAnIcebergConnection, match=r"outbound-transfer\[iceberg\]"):
         open_catalog("lake")
 
 
@@ -129,46 +103,23 @@ def test_a_secret_of_a_connection_is_masked_wherever_it_is(monkeypatch, connecti
     assert redact(innocent) == innocent
 
 
-# ------------------------------------------------------------------------------------------------ S3
-
-
-@pytest.fixture
-def s3_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A catalog whose files are in a bucket."""
+def test_a_table_in_a_bucket(connection, sandbox, tmp_path, monkeypatch) -> None:
     with running_s3() as endpoint:
         Bucket(endpoint, "lake").close()
-        extra = {
-            "type": "sql",
-            "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
-            "warehouse": "s3://lake/warehouse",
-            "s3.endpoint": endpoint,
-            "s3.region": "us-east-1",
-            "s3.access-key-id": ACCESS_KEY,
-            "s3.secret-access-key": SECRET_KEY,
-        }
+        login = {"s3.region": "us-east-1", "s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
+        extra = properties(tmp_path) | {"warehouse": "s3://lake/warehouse", "s3.endpoint": endpoint} | login
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", "extra": extra}))
-        yield endpoint
-
-
-def test_a_table_in_a_bucket(connection, sandbox, s3_lake) -> None:
-    catalog = open_catalog("lake")
-    catalog.create_namespace("lake")
-    sandbox.add_events(5)
-    operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
-    assert operator.execute({})["new_events"] == 5
-    rows = catalog.load_table(TABLE).scan().to_arrow()
-    assert rows.num_rows == 5
-    assert len(set(rows["event_id"].to_pylist())) == 5
-
-
-# ------------------------------------------------------------------------------------------------ commands
+        catalog = open_catalog("lake")
+        catalog.create_namespace("lake")
+        sandbox.add_events(5)
+        operator = EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE)
+        assert operator.execute({})["new_events"] == 5
+        rows = catalog.load_table(TABLE).scan().to_arrow()
+    assert rows.num_rows == len(set(rows["event_id"].to_pylist())) == 5
 
 
 @pytest.fixture
 def command(connection, sandbox, lake) -> Callable[..., None]:
-    """Runs a command on a table with three events."""
-    from airflow.cli import cli_parser
-
     sandbox.add_events(3)
     EventFeedToIcebergOperator(task_id="load", iceberg_conn_id="lake", table=TABLE, account="acme").execute({})
 

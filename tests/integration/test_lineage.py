@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -10,63 +11,58 @@ from airflow.providers.openlineage.extractors.base import DefaultExtractor
 from airflow.sdk import TaskInstanceState
 
 from outbound_transfer.operators.openlineage import dataset_of
+from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 
-WAREHOUSES = {
-    "sqlite": {"conn_type": "sqlite", "host": "/data/warehouse.db"},
-    "duckdb": {"conn_type": "duckdb", "host": "/data/warehouse.duckdb"},
-    "postgres": {"conn_type": "postgres", "host": "db.example.com", "schema": "lake", "password": "hushdb"},
-}
-INGESTIONS = {
-    "events": (EventFeedToSqlOperator, ["events", "rejected_lines", "feed_cursor", "feed_polls"]),
-    "transfers": (TransfersToSqlOperator, ["transfers", "recipients"]),
+ACCOUNT = {"conn_type": "outbound_transfer", "host": "https://acme.example.com", "password": "hushkey"}
+POSTGRES = {"conn_type": "postgres", "host": "db.example.com", "schema": "lake", "password": "hushdb"}
+TABLES = {
+    EventFeedToSqlOperator: ["events", "rejected_lines", "feed_cursor", "feed_polls"],
+    TransfersToSqlOperator: ["transfers", "recipients"],
 }
 
 
-@pytest.mark.parametrize("source", INGESTIONS)
+def lineage(operator: type, monkeypatch: pytest.MonkeyPatch, warehouse: Any, **arguments: Any) -> tuple[Any, Any]:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", warehouse if isinstance(warehouse, str) else json.dumps(warehouse))
+    account = ACCOUNT | {"extra": {"event_api_key": "obs_hush"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(account))
+    task = operator(task_id="land", **arguments)
+    found = DefaultExtractor(task).extract_on_complete(Mock(state=TaskInstanceState.SUCCESS))
+    assert "hush" not in repr(found)
+    (source,) = found.inputs
+    assert source.namespace == "outbound-transfer://acme.example.com"
+    return source.name, [(each.namespace, each.name) for each in found.outputs]
+
+
+@pytest.mark.parametrize("operator", TABLES)
 @pytest.mark.parametrize(
     ("warehouse", "schema", "namespace", "before"),
     [
-        ("sqlite", None, "sqlite://warehouse", ""),
-        ("duckdb", "raw", "duckdb://warehouse", "raw."),
-        ("postgres", "raw", "postgres://db.example.com:5432", "lake.raw."),
+        ({"conn_type": "sqlite", "host": "/data/warehouse.db"}, None, "sqlite://warehouse", ""),
+        ({"conn_type": "duckdb", "host": "/data/warehouse.duckdb"}, "raw", "duckdb://warehouse", "raw."),
+        (POSTGRES, "raw", "postgres://db.example.com:5432", "lake.raw."),
     ],
 )
 def test_the_account_is_the_input_and_the_tables_are_the_outputs(
-    source, warehouse, schema, namespace, before, monkeypatch
+    operator, warehouse, schema, namespace, before, monkeypatch
 ) -> None:
-    account = {
-        "conn_type": "outbound_transfer",
-        "host": "https://acme.example.com",
-        "password": "hushkey",
-        "extra": {"event_api_key": "obs_hush"},
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(WAREHOUSES[warehouse]))
-    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(account))
-    operator_class, tables = INGESTIONS[source]
-    operator = operator_class(task_id="land", sql_conn_id="warehouse", schema=schema, table_prefix="ot_")
-
-    lineage = DefaultExtractor(operator).extract_on_complete(Mock(state=TaskInstanceState.SUCCESS))
-
-    assert [(each.namespace, each.name) for each in lineage.inputs] == [
-        ("outbound-transfer://acme.example.com", source)
-    ]
-    assert [(each.namespace, each.name) for each in lineage.outputs] == [
-        (namespace, f"{before}ot_{table}") for table in tables
-    ]
-    assert "hush" not in repr(lineage)
+    given = {"sql_conn_id": "warehouse", "schema": schema, "table_prefix": "ot_"}
+    tables = [(namespace, f"{before}ot_{table}") for table in TABLES[operator]]
+    assert lineage(operator, monkeypatch, warehouse, **given) == (TABLES[operator][0], tables)
 
 
 def test_without_a_schema_the_database_says_where_its_tables_are(postgres, monkeypatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", postgres.airflow_connection)
-    account = {"conn_type": "outbound_transfer", "host": "https://acme.example.com"}
-    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", json.dumps(account))
-    operator = TransfersToSqlOperator(task_id="land", sql_conn_id="warehouse")
-    lineage = DefaultExtractor(operator).extract_on_complete(Mock(state=TaskInstanceState.SUCCESS))
-    assert [each.name for each in lineage.outputs] == [
-        f"{postgres.name}.public.outbound_transfer_{table}" for table in ("transfers", "recipients")
+    _, tables = lineage(TransfersToSqlOperator, monkeypatch, postgres.airflow_connection, sql_conn_id="warehouse")
+    assert [name for _, name in tables] == [
+        f"{postgres.name}.public.outbound_transfer_{table}" for table in TABLES[TransfersToSqlOperator]
     ]
+
+
+def test_a_table_of_a_lake_is_named_by_its_connection(monkeypatch) -> None:
+    given = {"iceberg_conn_id": "warehouse", "table": "lake.events"}
+    found = lineage(EventFeedToIcebergOperator, monkeypatch, {"conn_type": "iceberg"}, **given)
+    assert found == ("events", [("iceberg://warehouse", "lake.events")])
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ from outbound_transfer.notifications.base import MAX_ADDRESSES, build_notice
 from outbound_transfer.notifications.slack import TransferSlackNotifier, to_mrkdwn
 from outbound_transfer.notifications.smtp import TransferSmtpNotifier, to_html
 from outbound_transfer.operators.transfer import DeliverFilesOperator
-from support.airflow_names import AirflowFailException
-from support.provider import TransferOutcome, build_new_transfer
+from support import transfers
+from support.airflow_names import AirflowFailException, mask_secret
+from support.provider import TransferOutcome
 from support.raw_server import answer, serving, with_body
 from support.tasks import SimulatedClock, task_instance
 
@@ -32,7 +33,6 @@ HOSTILE = "<b>&</b> <!channel> <http://evil.example|Click> {{ var.value.secret }
 
 @pytest.fixture
 def webhook(monkeypatch) -> Iterator[list[dict[str, Any]]]:
-    """What a Slack webhook was sent."""
     bodies: list[dict[str, Any]] = []
 
     def handle(stream: socket.socket, request: bytes) -> None:
@@ -55,52 +55,37 @@ def failed(**outcome: Any) -> Any:
     return {"ti": ti, "exception": error, "task": task}
 
 
-def notify(notifier: Any, context: Any) -> None:
-    notifier(context)
-
-
-def notify_async(notifier: Any, context: Any) -> None:
-    """As the triggerer runs the callback of a deadline."""
+async def notify_async(notifier: Any, context: Any) -> None:
+    """As a triggerer runs the callback of a deadline."""
     notifier.context = context
-
-    async def run() -> None:
-        await notifier
-
-    asyncio.run(run())
+    await notifier
 
 
-WAYS = pytest.mark.parametrize("send", [notify, notify_async])
+WAYS = pytest.mark.parametrize(
+    "send",
+    [lambda notifier, context: notifier(context), lambda *given: asyncio.run(notify_async(*given))],
+    ids=["worker", "triggerer"],
+)
 
 
 @WAYS
-def test_a_failed_wait_is_notified_by_email(mail, connection, sandbox, send) -> None:
+def test_a_failed_wait_is_notified_by_email_and_in_slack(mail, webhook, connection, sandbox, send) -> None:
     send(TransferSmtpNotifier(to="operations@example.com"), failed())
-    (message,) = mail.parsed()
-    assert (message["Subject"], message["To"]) == ("Not picked up by 1 of 2: Report", "operations@example.com")
-    assert re.sub("<.*?>", "", message.get_content()).strip().splitlines() == [
-        "Not picked up by 1 of 2: Report",
+    send(TransferSlackNotifier(title="Board"), failed())
+    url = f"{sandbox.base_url}/transfers/tr_1"
+    told = [
         "Transfer tr_1 is expired; not picked up by 1 recipient: ann@example.com",
         "Task: board / monday / wait",
         "Reason: It is expired",
-        "Open the transfer",
     ]
-    assert f'href="{sandbox.base_url}/transfers/tr_1"' in message.get_content()
+    (message,), (body,) = mail.parsed(), webhook
+    assert (message["Subject"], message["To"]) == ("Not picked up by 1 of 2: Report", "operations@example.com")
+    shown = re.sub("<.*?>", "", message.get_content()).strip().splitlines()
+    assert shown == ["Not picked up by 1 of 2: Report", *told, "Open the transfer"]
+    assert f'href="{url}"' in message.get_content()
+    text = "\n".join(["*Board: Report*", *told, f"<{url}|Open the transfer>"])
+    assert body == {"text": text, "unfurl_links": False, "unfurl_media": False}
     assert sandbox.requests() == [], "the error says it all"
-
-
-@WAYS
-def test_a_failed_wait_is_notified_in_slack(webhook, connection, sandbox, send) -> None:
-    send(TransferSlackNotifier(title="Board"), failed())
-    (body,) = webhook
-    assert body == {
-        "text": "*Board: Report*\n"
-        "Transfer tr_1 is expired; not picked up by 1 recipient: ann@example.com\n"
-        "Task: board / monday / wait\n"
-        "Reason: It is expired\n"
-        f"<{sandbox.base_url}/transfers/tr_1|Open the transfer>",
-        "unfurl_links": False,
-        "unfurl_media": False,
-    }
 
 
 @WAYS
@@ -120,17 +105,6 @@ def test_a_hostile_subject_is_text(mail, webhook, connection, monkeypatch, send)
     assert "hunter2" not in "".join(mail.messages) + repr(webhook)
 
 
-@pytest.fixture
-def sent(hook, sandbox) -> str:
-    from support.provider import Upload
-
-    transfer = hook.create_transfer(build_new_transfer(subject="Quarter", recipients=[ANN, BOB]))
-    hook.attach_file(transfer.id, Upload("a.csv", 1, lambda: iter([b"a"])))
-    hook.send_transfer(transfer.id)
-    sandbox.pickup(transfer.id, BOB)
-    return str(transfer.id)
-
-
 DEADLINE = {
     "dag_run": {"dag_id": "board", "dag_run_id": "monday", "state": "running"},
     "deadline": {"id": "1", "deadline_time": "2026-01-31 12:00:00+00:00"},
@@ -138,13 +112,17 @@ DEADLINE = {
 
 
 @pytest.fixture
+def sent(connection, sandbox) -> str:
+    (sent,) = transfers.send(sandbox, 1, ANN, BOB, subject="Quarter")
+    sandbox.pickup(sent, BOB)
+    return sent
+
+
+@pytest.fixture
 def pushed(monkeypatch, sent) -> dict[str, Any]:
     """The XComs of the run ``monday`` of the DAG ``board``."""
-    pushed = {
-        ("deliver", "transfer_id"): sent,
-        ("create", "return_value"): sent,
-        ("send", "return_value"): {"id": sent, "status": "pending"},
-    }
+    of_send = {"id": sent, "status": "pending"}
+    pushed = {("deliver", "transfer_id"): sent, ("create", "return_value"): sent, ("send", "return_value"): of_send}
 
     def get_one(*, key: str, dag_id: str, run_id: str, task_id: str) -> Any:
         assert (dag_id, run_id) == ("board", "monday")
@@ -185,31 +163,22 @@ def test_a_notification_goes_out_in_any_case(mail, connection, pushed, sandbox, 
     assert ("who has picked up is not known" in message.get_content()) is is_known
 
 
-def test_an_error_of_another_task_is_notified(mail, connection, monkeypatch) -> None:
-    from support.airflow_names import mask_secret
-
-    mask_secret("correct-horse-battery")
-    ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="other")
-    monkeypatch.setattr(XCom, "get_one", lambda **_: None)
-    error = ValueError("no such\npassword: correct-horse-battery")
-    TransferSmtpNotifier(to=["a@example.com", "b@example.com"], title="Failed")({"ti": ti, "exception": error})
-    (message,) = mail.parsed()
-    assert message["Subject"] == "Failed"
-    assert "Reason: no such password: ***<" in message.get_content()
-
-
 @WAYS
-def test_what_failed_before_its_draft_is_said(mail, connection, monkeypatch, sandbox, tmp_path, send) -> None:
+def test_an_error_without_a_transfer_is_notified(mail, connection, monkeypatch, sandbox, tmp_path, send) -> None:
     monkeypatch.setattr(XCom, "get_one", lambda **_: None)
     arguments = {"files": f"{tmp_path}/none.csv", "subject": "Report", "recipients": [ANN]}
-    task = task_instance(DeliverFilesOperator, SimulatedClock(sandbox), **arguments)
     with pytest.raises(SourceMissing) as raised:
-        task.run()
+        task_instance(DeliverFilesOperator, SimulatedClock(sandbox), **arguments).run()
     ti = SimpleNamespace(dag_id="board", run_id="monday", task_id="deliver")
     send(TransferSmtpNotifier(to="operations@example.com"), {"ti": ti, "exception": raised.value})
-    (message,) = mail.parsed()
-    assert message["Subject"] == "Failed without a transfer"
-    assert "none.csv is not there" in message.get_content()
+    mask_secret("correct-horse-battery")
+    of_another_task = ValueError("no such\npassword: correct-horse-battery")
+    send(TransferSmtpNotifier(to=[ANN, BOB], title="Failed"), {"ti": ti, "exception": of_another_task})
+    before_its_draft, other = mail.parsed()
+    assert before_its_draft["Subject"] == "Failed without a transfer"
+    assert "none.csv is not there" in before_its_draft.get_content()
+    assert other["Subject"] == "Failed"
+    assert "Reason: no such password: ***<" in other.get_content()
 
 
 texts = st.text(max_size=40) | st.sampled_from([HOSTILE, "<", "&lt;", "|", "*", "\u202e", "\ud800", "{{ 1 }}"])
@@ -217,15 +186,13 @@ addresses = st.none() | st.lists(texts, max_size=MAX_ADDRESSES + 2)
 outcomes = st.builds(TransferOutcome, texts, texts, st.none() | texts, st.none() | texts, addresses, addresses)
 
 
-class Tags(HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, Any]] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.append((tag, attrs))
+def tags_of(html: str) -> list[tuple[str, Any]]:
+    tags: list[tuple[str, Any]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda *tag: tags.append(tag)  # type: ignore[method-assign]
+    parser.feed(html)
+    parser.close()
+    return tags
 
 
 @given(st.none() | outcomes, texts, texts, st.none() | texts)
@@ -238,7 +205,7 @@ def test_no_text_becomes_markup(outcome, dag_id, reason, title) -> None:
     slack = to_mrkdwn(notice)
     assert slack.count("<") == slack.count(">") == bool(notice.url)
     assert len(slack.splitlines()) == len(lines) + bool(notice.url)
-    tags = Tags(to_html(notice)).tags
+    tags = tags_of(to_html(notice))
     assert [tag for tag, attrs in tags if attrs] == ["a"] * bool(notice.url)
     assert {tag for tag, _ in tags} <= {"h3", "p", "a"}
     to_html(notice).encode()

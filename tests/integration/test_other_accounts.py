@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
+from outbound_transfer.cli.console import main
 from outbound_transfer.operators.base import OutboundTransferOperator
 from outbound_transfer.transfers.event_feed_to_iceberg import EventFeedToIcebergOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
@@ -20,14 +19,13 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support import iceberg
 from support.airflow_names import AirflowFailException
 from support.tasks import FakeTaskInstance, SimulatedClock
+from support.warehouses import sqlite_hook
 
 
 @dataclass
 class Destination:
-    """Where an operator loads to.
+    """Where an operator loads to; ``forget`` does what the error says that frees the account's name.
 
-    :ivar make: makes its operator.
-    :ivar forget: does what the error says that frees the account's name.
     :ivar options: the command line's, if it has a feed.
     """
 
@@ -37,37 +35,28 @@ class Destination:
 
 
 @pytest.fixture(params=["sql", "iceberg", "transfers"])
-def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
-    kind, file = request.param, tmp_path / "warehouse.db"
-    if kind == "iceberg":
+def destination(request, tmp_path, monkeypatch) -> Destination:
+    if request.param == "iceberg":
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", iceberg.connection_json(tmp_path))
+
         lake = iceberg.open_lake(tmp_path)
 
         def remove_property() -> None:
             with lake.table().transaction() as transaction:
                 transaction.remove_properties("outbound-transfer.address.acme")
 
-        def make(**arguments: Any) -> OutboundTransferOperator:
-            return EventFeedToIcebergOperator(iceberg_conn_id="lake", table=iceberg.TABLE, **arguments)
-
+        make = partial(EventFeedToIcebergOperator, iceberg_conn_id="lake", table=iceberg.TABLE)
         return Destination(make, remove_property, ("--iceberg-conn-id", "lake", "--table", iceberg.TABLE))
+    file = tmp_path / "warehouse.db"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(file)}))
-
-    def delete_row() -> None:
-        with contextlib.closing(sqlite3.connect(file)) as database, database:
-            database.execute("DELETE FROM outbound_transfer_accounts WHERE account = 'acme'")
-
-    operator = EventFeedToSqlOperator if kind == "sql" else TransfersToSqlOperator
-    return Destination(
-        lambda **arguments: operator(sql_conn_id="warehouse", **arguments),
-        delete_row,
-        ("--sql-conn-id", "warehouse") if kind == "sql" else (),
-    )
+    delete = "DELETE FROM outbound_transfer_accounts WHERE account = 'acme'"
+    operator = EventFeedToSqlOperator if request.param == "sql" else TransfersToSqlOperator
+    options = ("--sql-conn-id", "warehouse") if request.param == "sql" else ()
+    return Destination(partial(operator, sql_conn_id="warehouse"), lambda: sqlite_hook(file).run(delete), options)
 
 
 @pytest.fixture
-def run(destination: Destination, connection: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the operator with the account's name and connection."""
+def run(destination, connection, sandbox, monkeypatch) -> Callable[..., Any]:
     moved = json.loads(sandbox.airflow_connection())
     moved["host"] = moved["host"].replace("127.0.0.1", "localhost")
     monkeypatch.setenv("AIRFLOW_CONN_MOVED", json.dumps(moved))
@@ -75,48 +64,37 @@ def run(destination: Destination, connection: str, sandbox: Sandbox, monkeypatch
     time = SimulatedClock(sandbox)
 
     def run(account: str | None, conn_id: str = connection) -> Any:
-        arguments = {"task_id": "load", "account": account, "outbound_transfer_conn_id": conn_id}
-        return FakeTaskInstance(lambda: destination.make(**arguments), time).run()
+        given = {"task_id": "load", "account": account, "outbound_transfer_conn_id": conn_id}
+        return FakeTaskInstance(lambda: destination.make(**given), time).run()
 
     return run
 
 
 @pytest.fixture
-def command(destination: Destination) -> Callable[..., None]:
-    from airflow.cli import cli_parser
-
-    def run(*words: str) -> None:
-        arguments = cli_parser.get_parser().parse_args(["outbound-transfer", "feed", *words, *destination.options])
-        arguments.func(arguments)
-
-    return run
+def command(destination) -> Callable[..., None]:
+    return lambda *words: main(["feed", *words, *destination.options])
 
 
 def feed_calls(sandbox: Sandbox) -> int:
     return sum(call["path"].startswith("/v1/") for call in sandbox.requests())
 
 
-def test_a_name_stands_for_the_account_that_it_was_first_used_with(run: Any, sandbox: Sandbox) -> None:
+def test_a_name_stands_for_the_account_that_it_was_first_used_with(run, sandbox) -> None:
     sandbox.add_events(2)
     run("acme")
     run(None)
     made = feed_calls(sandbox)
-    with pytest.raises(
-        AirflowFailException, match=r"'acme' is the name of the account 127\.0\.0\.1:\d+ here, and the "
-    ):
+    error = r"'acme' is the name of the account 127\.0\.0\.1:\d+ here, and the "
+    with pytest.raises(AirflowFailException, match=error):
         run("acme", "moved")
+    with pytest.raises(AirflowFailException, match="is the name of the account"):
+        run(sandbox.base_url.removeprefix("http://"), "moved")
     assert feed_calls(sandbox) == made, "nothing was read"
     run("other", "moved")
     run("acme")
 
 
-def test_a_name_that_is_an_address_stands_for_that_account_alone(run: Any, sandbox: Sandbox) -> None:
-    run(None)
-    with pytest.raises(AirflowFailException, match="is the name of the account"):
-        run(sandbox.base_url.removeprefix("http://"), "moved")
-
-
-def test_an_account_that_has_moved_is_bound_anew(run: Any, destination: Destination, sandbox: Sandbox) -> None:
+def test_an_account_that_has_moved_is_bound_anew(run, destination, sandbox) -> None:
     sandbox.add_events(2)
     run("acme")
     destination.forget()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import traceback
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,42 +19,42 @@ from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from support import deliveries_table, memory
 from support.airflow_names import AirflowFailException
 from support.repository import REPOSITORY
-from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
+from support.tasks import FakeTaskInstance
 from support.warehouses import sqlite_hook
 
 ADDRESS = "quasimodo+tag@example.com"
+FILE = {"name": "a.csv", "content": "a"}
 #: In any form that files are searched for.
 TRACE = re.compile(rb"\bquasimodo(?:\+|%2b|\\u002b)tag(?:@|%40|\\+u0040)example\.com\b(?!\.au)", re.IGNORECASE)
 
 
 @pytest.fixture
-def day(
-    connection: str, sandbox: Any, task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], None]:
-    """Deliver to a person, who picks up, list the transfers and load the feed: all into one database."""
+def sync(connection, sandbox, task, tmp_path, monkeypatch) -> Callable[[], None]:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
     deliveries_table.use(monkeypatch, "warehouse")
-    (tmp_path / "a.csv").write_text("a")
-    people = [{"email": "Quasimodo+Tag@example.com", "name": "Quasi M."}, "bob@example.com"]
-
-    def play() -> None:
-        inputs = {"recipients": people, "files": str(tmp_path / "a.csv"), "message": f"Dear {ADDRESS}"}
-        sent = task(DeliverFilesOperator, subject=f"For {ADDRESS}", **inputs).run()
-        sandbox.pickup(sent["id"], "Quasimodo+Tag@example.com")
-        sync()
-        sandbox.advance_clock(90)
 
     def sync() -> None:
-        task(TransfersToSqlOperator, "transfers", sql_conn_id="warehouse").run()
-        sandbox.advance_clock(90)
-        task(EventFeedToSqlOperator, "feed", sql_conn_id="warehouse").run()
+        for operator in (TransfersToSqlOperator, EventFeedToSqlOperator):
+            task(operator, operator.__name__, sql_conn_id="warehouse").run()
+            sandbox.advance_clock(90)
 
-    play.sync = sync  # type: ignore[attr-defined]
+    return sync
+
+
+@pytest.fixture
+def day(sync, sandbox, task) -> Callable[[], None]:
+    """Deliver to a person, who picks up, and sync."""
+    people = [{"email": "Quasimodo+Tag@example.com", "name": "Quasi M."}, "bob@example.com"]
+    given = {"recipients": people, "files": FILE, "message": f"Dear {ADDRESS}", "subject": f"For {ADDRESS}"}
+
+    def play() -> None:
+        sandbox.pickup(task(DeliverFilesOperator, **given).run()["id"], "Quasimodo+Tag@example.com")
+        sync()
+
     return play
 
 
 def _found_in(file: Path, trace: re.Pattern[bytes]) -> set[tuple[str, str]]:
-    """Table and column of every value in which something is found."""
     hook, found = sqlite_hook(file), set()
     for (name,) in hook.fetch("SELECT name FROM sqlite_master WHERE type = 'table'"):
         columns = [column for (column,) in hook.fetch(f"SELECT name FROM pragma_table_xinfo('{name}')")]
@@ -69,7 +66,6 @@ def _found_in(file: Path, trace: re.Pattern[bytes]) -> set[tuple[str, str]]:
 
 def documented() -> set[tuple[str, str]]:
     """The columns of personal data: as the documentation has them, or of a table that it leaves out, the catalog."""
-    table = ""
     table = deliveries_table.DELIVERIES
     found = {(f"outbound_transfer_{table.name}", each.name) for each in table.columns if each.info}
     for line in (REPOSITORY / "docs/tables.md").read_text().splitlines():
@@ -80,15 +76,16 @@ def documented() -> set[tuple[str, str]]:
     return found
 
 
-def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(day, tmp_path, capsys, monkeypatch) -> None:
+def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(
+    day, sync, tmp_path, capsys, monkeypatch
+) -> None:
     day()
     file = tmp_path / "w.db"
     trace = re.compile(TRACE.pattern + rb"|Quasi M\.", re.IGNORECASE)
     found = _found_in(file, trace)
     assert found <= documented(), found - documented()
-    assert {name.removeprefix("outbound_transfer_") for name, _ in found} >= {
-        *("events", "transfers", "recipients", "deliveries")
-    }
+    in_tables = {name.removeprefix("outbound_transfer_") for name, _ in found}
+    assert in_tables >= {"events", "transfers", "recipients", "deliveries"}
 
     capsys.readouterr()
     main(["privacy", "export", "--email", ADDRESS.upper()])
@@ -96,7 +93,7 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(day, t
     found_in = json.loads(text)
     assert {each["location"] for each in found_in} == {"connection 'warehouse'"}
     tables = {name: rows for each in found_in for name, rows in each["tables"].items()}
-    assert set(tables) == {name.removeprefix("outbound_transfer_") for name, _ in found}
+    assert set(tables) == in_tables
     assert "bob@example.com" not in text
     main(["privacy", "erase", "--email", ADDRESS, "--dry-run", "--output", "json"])
     counted = json.loads(capsys.readouterr().out)
@@ -110,7 +107,7 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(day, t
     assert _found_in(file, trace) == set()
 
     main(["feed", "reset", "--to", "0", "--yes", "--sql-conn-id", "warehouse"])
-    day.sync()  # the service still has the transfer and its events
+    sync()  # the service still has the transfer and its events
     assert _found_in(file, trace) == set()
     capsys.readouterr()
     main(["feed", "verify", "--sql-conn-id", "warehouse"])
@@ -120,38 +117,31 @@ def test_every_column_with_a_person_is_marked_and_the_commands_erase_them(day, t
     assert capsys.readouterr().out == "Nothing deleted.\n"
 
 
-@pytest.mark.parametrize(
-    ("setting", "expected"), [("names", {"Quasimodo+Tag@example.com", "bob@example.com"}), ("none", {""})]
-)
-def test_recipients_are_stored_as_the_configuration_says(day, tmp_path, monkeypatch, setting, expected) -> None:
+@pytest.mark.parametrize("setting", ["names", "none"])
+def test_recipients_are_stored_as_the_configuration_says(day, tmp_path, monkeypatch, setting) -> None:
     monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__RECIPIENTS", setting)
     day()
     hook = sqlite_hook(tmp_path / "w.db")
-    assert {email for (email,) in hook.fetch("SELECT email FROM outbound_transfer_recipients")} == expected
-    of_people = re.compile(rb"bob@example\.com")
-    of_deliveries = {table for table, _ in _found_in(tmp_path / "w.db", of_people) if "deliver" in table}
-    assert bool(of_deliveries) == (setting == "names")
-    (count,) = hook.fetch("SELECT count(*) FROM outbound_transfer_deliveries")
-    assert count == (1,), "what was sent is known"
+    stored = {email for (email,) in hook.fetch("SELECT email FROM outbound_transfer_recipients")}
+    assert stored == ({"Quasimodo+Tag@example.com", "bob@example.com"} if setting == "names" else {""})
+    of_deliveries = {table for table, _ in _found_in(tmp_path / "w.db", re.compile(rb"bob@example\.com"))}
+    assert ("outbound_transfer_deliveries" in of_deliveries) == (setting == "names")
+    assert hook.fetch("SELECT count(*) FROM outbound_transfer_deliveries") == [(1,)], "what was sent is known"
 
 
 def _refuse(file: Path, event: str) -> None:
     """Let the database refuse a row and quote it, as PostgreSQL does."""
-    with closing(sqlite3.connect(file)) as database:
-        database.execute(
-            f"CREATE TRIGGER refusing BEFORE {event} ON outbound_transfer_recipients BEGIN"
-            f" SELECT RAISE(ABORT, 'a rule was broken\nDETAIL: Failing row contains ({ADDRESS}).'); END"
-        )
+    rule = f"SELECT RAISE(ABORT, 'a rule was broken\nDETAIL: Failing row contains ({ADDRESS}).')"
+    sqlite_hook(file).run(f"CREATE TRIGGER of_{event} BEFORE {event} ON outbound_transfer_recipients BEGIN {rule}; END")
 
 
-def test_an_error_of_the_database_has_nothing_of_the_row(day, task, tmp_path, monkeypatch, caplog) -> None:
+def test_an_error_of_the_database_has_nothing_of_the_row(day, task, tmp_path, caplog) -> None:
     day()
     _refuse(tmp_path / "w.db", "UPDATE")
     with pytest.raises(SystemExit, match="IntegrityError: a rule was broken$") as of_command:
         main(["privacy", "erase", "--email", ADDRESS, "--yes", "--sql-conn-id", "warehouse"])
-    sqlite_hook(tmp_path / "w.db").run("DROP TRIGGER refusing")
-    sqlite_hook(tmp_path / "w.db").run("DELETE FROM outbound_transfer_recipients")
-    sqlite_hook(tmp_path / "w.db").run("DELETE FROM outbound_transfer_transfers")
+    for table in ("recipients", "transfers"):
+        sqlite_hook(tmp_path / "w.db").run(f"DELETE FROM outbound_transfer_{table}")
     _refuse(tmp_path / "w.db", "INSERT")
     caplog.clear()
     with pytest.raises(DatabaseFailed, match="The database failed with IntegrityError: a rule was broken$") as of_task:
@@ -160,18 +150,26 @@ def test_an_error_of_the_database_has_nothing_of_the_row(day, task, tmp_path, mo
     assert not TRACE.search(f"{text}{caplog.text}".encode())
 
 
-def test_what_was_erased_is_still_not_sent_again(connection, sandbox, tmp_path, monkeypatch, caplog) -> None:
+@pytest.fixture
+def kept(task, tmp_path, monkeypatch) -> Callable[..., FakeTaskInstance]:
+    """Make a task about the person, whose row is in a database."""
     memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
-    (tmp_path / "a.csv").write_text("a")
-    given = {"subject": "S", "recipients": [ADDRESS], "files": str(tmp_path / "a.csv")}
-    time = SimulatedClock(sandbox)
-    task = memory.kept_in_a_database(task_instance(DeliverFilesOperator, time, **given))
-    draft = memory.kept_in_a_database(
-        task_instance(CreateTransferOperator, time, task_id="create", subject=ADDRESS, recipients=[ADDRESS])
-    )
+    return lambda operator, task_id="task", **given: memory.kept_in_a_database(task(operator, task_id, **given))
+
+
+def erase() -> None:
+    main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+
+
+TO_A_PERSON = {"subject": ADDRESS, "recipients": [ADDRESS]}
+
+
+def test_what_was_erased_is_still_not_sent_again(kept, sandbox, caplog) -> None:
+    task = kept(DeliverFilesOperator, files=FILE, **TO_A_PERSON)
+    draft = kept(CreateTransferOperator, "create", **TO_A_PERSON)
     sent, unsent = task.run()["id"], draft.run()
     with pytest.raises(SystemExit, match=f"Not erased, as they may still be sent: transfers {unsent}[.]"):
-        main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+        erase()
     task.clear()
     assert task.run()["id"] == sent == sandbox.assert_sent_once()
     assert "is not compared" in caplog.text
@@ -179,42 +177,24 @@ def test_what_was_erased_is_still_not_sent_again(connection, sandbox, tmp_path, 
     assert draft.run() != unsent, "its row was left as it is"
 
 
-def test_an_erased_row_still_keeps_its_twin_from_being_sent(connection, sandbox, tmp_path, monkeypatch) -> None:
-    memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
-    (tmp_path / "a.csv").write_text("a")
-    time, files = SimulatedClock(sandbox), str(tmp_path / "a.csv")
-
-    def index(number: int, email: str, clears: int = 0) -> FakeTaskInstance:
-        given = {"subject": "S", "recipients": [email], "files": files}
-        task = memory.kept_in_a_database(task_instance(DeliverFilesOperator, time, **given))
-        task.map_index, task.clear_number = number, clears
-        return task
-
-    first = index(0, ADDRESS)
+def test_an_erased_row_still_keeps_its_twin_from_being_sent(kept, sandbox) -> None:
+    first, twin = (kept(DeliverFilesOperator, files=FILE, **TO_A_PERSON) for _ in range(2))
+    first.map_index, twin.map_index, twin.clear_number = 0, 1, 1
     first.run()
-    main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+    erase()
     first.clear()
     first.run()
     with pytest.raises(AirflowFailException, match="has the same subject, recipients and files"):
-        index(1, ADDRESS, 1).run()
+        twin.run()
     sandbox.assert_sent_once()
 
 
-def test_an_attaching_task_of_an_erased_row_says_that_nothing_is_compared(
-    connection: str, sandbox: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory.keep_keys_in(monkeypatch, json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "w.db")}))
-    (tmp_path / "a.csv").write_text("a")
-    time = SimulatedClock(sandbox)
-
-    def task(operator: Any, task_id: str, **given: Any) -> FakeTaskInstance:
-        return memory.kept_in_a_database(task_instance(operator, time, task_id=task_id, **given))
-
-    draft = task(CreateTransferOperator, "create", subject="S", recipients=[ADDRESS]).run()
-    attach = task(AttachFilesOperator, "attach", transfer_id=draft, files=str(tmp_path / "a.csv"))
+def test_an_attaching_task_of_an_erased_row_attaches_nothing_again(kept, sandbox) -> None:
+    draft = kept(CreateTransferOperator, "create", **TO_A_PERSON).run()
+    attach = kept(AttachFilesOperator, "attach", transfer_id=draft, files=FILE)
     attach.run()
-    task(SendTransferOperator, "send", transfer_id=draft).run()
-    main(["privacy", "erase", "--email", ADDRESS, "--yes"])
+    kept(SendTransferOperator, "send", transfer_id=draft).run()
+    erase()
     attach.clear()
     assert [file["name"] for file in attach.run()] == ["a.csv"]
     sandbox.assert_sent_once()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 import traceback
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import duckdb
 import jinja2
 import pytest
+from airflow.providers.sqlite.hooks.sqlite import SqliteHook
 
 from outbound_transfer.exceptions import InvalidDelivery, QueryFailed
 from outbound_transfer.operators.draft import CreateTransferOperator
@@ -31,7 +31,7 @@ PHONE = "+1 555 010 4477"
 
 
 @pytest.fixture
-def crm(tmp_path: Path, monkeypatch) -> Callable[..., None]:
+def crm(tmp_path, monkeypatch) -> Callable[..., None]:
     """``crm(rows)`` is what the table ``people`` has from then on."""
     file = tmp_path / "crm.db"
     monkeypatch.setenv("AIRFLOW_CONN_CRM", json.dumps({"conn_type": "sqlite", "host": str(file)}))
@@ -52,15 +52,11 @@ def people(**arguments: Any) -> RecipientsFromSql:
 
 
 @pytest.fixture
-def deliver(connection, sandbox, tmp_path) -> Callable[..., FakeTaskInstance]:
-    file, time = tmp_path / "a.csv", SimulatedClock(sandbox)
-    file.write_text("a")
-
-    def make(query: RecipientsFromSql | None = None, **arguments: Any) -> FakeTaskInstance:
-        given = {"files": str(file), "subject": "Report", "recipients": query or people(), **arguments}
-        return task_instance(DeliverFilesOperator, time, **given)
-
-    return make
+def deliver(connection, sandbox) -> Callable[..., FakeTaskInstance]:
+    time, given = SimulatedClock(sandbox), {"files": {"name": "a.csv", "content": "a"}, "subject": "Report"}
+    return lambda query=None, **arguments: task_instance(
+        DeliverFilesOperator, time, recipients=query or people(), **given, **arguments
+    )
 
 
 def emailed(sandbox: Sandbox) -> list[str]:
@@ -68,15 +64,15 @@ def emailed(sandbox: Sandbox) -> list[str]:
 
 
 @BOTH_MODES
-def test_the_rows_of_a_query_are_the_recipients(deliver, crm, sandbox, deferrable) -> None:
-    sent = deliver(security="sms", deferrable=deferrable).run()
+def test_the_rows_of_a_query_are_the_recipients_in_any_order(deliver, crm, sandbox, deferrable) -> None:
+    task = deliver(security="sms", deferrable=deferrable)
+    sent = task.run()
     assert emailed(sandbox) == [ANN, BOB]
     assert {one["email"]: one["name"] for one in sent["recipients"]} == {ANN: "Ann", BOB: "bob"}
-
-
-def test_create_takes_a_query_too(connection, crm, sandbox) -> None:
-    task = task_instance(CreateTransferOperator, SimulatedClock(sandbox), subject="Report", recipients=people())
-    assert len(sandbox.transfer(task.run())["recipients"]) == 2
+    crm((BOB, None, 15_550_104_478), (ANN, "Ann", PHONE))
+    assert again(task)["id"] == sent["id"]
+    draft = task_instance(CreateTransferOperator, SimulatedClock(sandbox), subject="Draft", recipients=people()).run()
+    assert len(sandbox.transfer(draft)["recipients"]) == 2
 
 
 def test_phones_of_a_query_are_masked(deliver, crm, sandbox, caplog) -> None:
@@ -91,44 +87,32 @@ def test_phones_of_a_query_are_masked(deliver, crm, sandbox, caplog) -> None:
     assert redact(PHONE) == redact("15550104478") == "***", "in whatever another library logs"
 
 
-def test_the_same_rows_in_another_order_are_the_same_delivery(deliver, crm, sandbox) -> None:
-    task = deliver()
-    sent = task.run()
-    crm((BOB, None, 15_550_104_478), (ANN, "Ann", PHONE))
-    assert again(task)["id"] == sent["id"]
-
-
-def test_no_row_is_an_error_or_a_skip(deliver, crm, sandbox) -> None:
+def test_no_row_is_an_error_or_a_skip_and_nothing_else_can_be_chosen(deliver, crm, sandbox) -> None:
     crm()
     with pytest.raises(AirflowFailException, match="returned no row: nothing is delivered"):
         deliver().run()
     with pytest.raises(AirflowSkipException, match="returned no row: nothing is delivered"):
         deliver(people(on_empty="skip")).run()
     assert sandbox.requests() == []
+    for choice in ("succeed", "", None):
+        with pytest.raises(ValueError, match="fail, skip"):
+            people(on_empty=choice)
 
 
-@pytest.mark.parametrize(
-    ("sql", "error"),
-    [
-        ("SELECT name, phone FROM people", "must return the column email.*not name, phone"),
-        ("SELECT * FROM people", "not email, name, phone, team"),
-        ("SELECT email, email FROM people", "not email, email"),
-    ],
-)
-def test_other_columns_are_refused(crm, sql, error) -> None:
-    with pytest.raises(InvalidDelivery, match=error):
-        RecipientsFromSql(sql=sql, conn_id="crm").load()
+def test_other_columns_are_refused(crm) -> None:
+    for columns, error in (
+        ("name, phone", "must return the column email.*not name, phone"),
+        ("*", "not email, name, phone, team"),
+        ("email, email", "not email, email"),
+    ):
+        with pytest.raises(InvalidDelivery, match=error):
+            RecipientsFromSql(sql=f"SELECT {columns} FROM people", conn_id="crm").load()
 
 
 @pytest.mark.parametrize(
     ("driver", "cursor"),
-    [
-        ("psycopg", "dictcursor"),
-        ("psycopg2", "dictcursor"),
-        ("psycopg2", "realdictcursor"),
-        ("mysqlclient", "dictcursor"),
-        ("mysqlclient", "ssdictcursor"),
-    ],
+    [("psycopg", "dictcursor"), *product(("psycopg2",), ("dictcursor", "realdictcursor"))]
+    + list(product(("mysqlclient",), ("dictcursor", "ssdictcursor"))),
 )
 def test_rows_that_the_connection_makes_dictionaries(connection, database_of, monkeypatch, driver, cursor) -> None:
     if driver == "psycopg2":
@@ -139,19 +123,17 @@ def test_rows_that_the_connection_makes_dictionaries(connection, database_of, mo
     assert RecipientsFromSql(sql=sql, conn_id="warehouse").load() == [{"email": ANN, "name": "Ann"}]
 
 
-def test_rows_of_a_driver_that_only_has_dictionaries_are_refused(connection, database_of, monkeypatch) -> None:
-    def connect(hook):
-        opened = sqlite3.connect(database)
-        opened.row_factory = lambda cursor, row: dict(
-            zip((column[0] for column in cursor.description), row, strict=True)
-        )
+def test_rows_of_a_driver_that_only_has_dictionaries_are_refused(crm, monkeypatch) -> None:
+    connect = SqliteHook.get_conn
+
+    def connect_with_dictionaries(hook: Any) -> Any:
+        opened = connect(hook)
+        opened.row_factory = lambda cursor, row: {column[0]: row[n] for n, column in enumerate(cursor.description)}
         return opened
 
-    database_of("sqlite").create()
-    database = json.loads(os.environ["AIRFLOW_CONN_WAREHOUSE"])["host"]
-    monkeypatch.setattr("airflow.providers.sqlite.hooks.sqlite.SqliteHook.get_conn", connect)
+    monkeypatch.setattr(SqliteHook, "get_conn", connect_with_dictionaries)
     with pytest.raises(QueryFailed, match="the driver returns dictionaries: choose a cursor of tuples"):
-        RecipientsFromSql(sql="SELECT 'ann@example.com' AS email", conn_id="warehouse").load()
+        people().load()
 
 
 def test_more_rows_than_the_service_takes_are_refused(deliver, crm, sandbox) -> None:
@@ -163,32 +145,23 @@ def test_more_rows_than_the_service_takes_are_refused(deliver, crm, sandbox) -> 
     assert len(emailed(sandbox)) == 250
 
 
-def test_a_row_follows_the_rules_of_a_recipient(deliver, crm, sandbox) -> None:
+def test_a_row_follows_the_rules_of_a_recipient(deliver, crm) -> None:
     crm(("nobody", None, PHONE), (None, None, PHONE))
     with pytest.raises(AirflowFailException, match="recipient 2: .*email") as raised:
         deliver().run()
     assert PHONE not in str(raised.value)
 
 
-@pytest.mark.parametrize("choice", ["succeed", "", None])
-def test_an_empty_result_has_two_outcomes(choice) -> None:
-    with pytest.raises(ValueError, match="fail, skip"):
-        people(on_empty=choice)
-
-
 @pytest.mark.parametrize("secret", ["S3CRET-TOKEN-77", "ab1", 1234])
 def test_no_error_quotes_a_parameter(connection, tmp_path, monkeypatch, secret) -> None:
     """DuckDB quotes the value that it cannot convert."""
-    file = tmp_path / "crm.duckdb"
-    duckdb.connect(str(file)).close()
-    monkeypatch.setenv("AIRFLOW_CONN_DUCK", json.dumps({"conn_type": "duckdb", "host": str(file)}))
-    query = RecipientsFromSql(
-        sql="SELECT 'a' AS email WHERE CAST(? AS DATE) > NOW()", parameters=[secret], conn_id="duck"
-    )
-    with pytest.raises(
-        QueryFailed, match="query for the recipients: connection 'duck' refused the query: .*Exc"
-    ) as raised:
-        query.load()
+    value = {"conn_type": "duckdb", "host": str(tmp_path / "crm.duckdb")}
+    duckdb.connect(value["host"]).close()
+    monkeypatch.setenv("AIRFLOW_CONN_DUCK", json.dumps(value))
+    sql = "SELECT 'a' AS email WHERE CAST(? AS DATE) > NOW()"
+    error = "query for the recipients: connection 'duck' refused the query: .*Exc"
+    with pytest.raises(QueryFailed, match=error) as raised:
+        RecipientsFromSql(sql=sql, parameters=[secret], conn_id="duck").load()
     assert str(secret) not in "".join(traceback.format_exception(raised.value))
 
 
@@ -203,58 +176,44 @@ def test_a_parameter_that_fails_to_render_shows_no_other(caplog) -> None:
     assert query.parameters[0] == "S3CRET-TOKEN-77", "as the next task instance needs it"
 
 
-FROM_TEMPLATES = """
-    from airflow.sdk import DAG
+DAG = """
+    from airflow.sdk import DAG, task
     from outbound_transfer.operators.recipients import RecipientsFromSql
     from outbound_transfer.operators.transfer import DeliverFilesOperator
 
-    with DAG("from_templates", schedule=None, params={{"team": "board"}}):
-        arguments = dict(subject="Report", files={file!r})
-        query = RecipientsFromSql(
-            sql="SELECT email, phone FROM people WHERE team = ? AND email LIKE ?", conn_id="{{{{ var.value.crm }}}}",
-            parameters=["{{{{ params.team }}}}", "{{{{ task.subject }}}}%"],
-        )
-        DeliverFilesOperator.partial(task_id="query", recipients=query, files={file!r}).expand(subject=["ann", "bob"])
-        DeliverFilesOperator(task_id="variable", recipients="{{{{ var.json.team }}}}", **arguments)
-        DeliverFilesOperator(task_id="text", recipients="{{{{ var.value.team }}}}", **arguments)
-"""
-
-
-def test_a_query_and_a_variable_are_templates(run_dag, connection, crm, sandbox, tmp_path, monkeypatch) -> None:
-    (tmp_path / "a.csv").write_text("a")
-    team = [{"email": "var@example.com", "name": "Var", "phone": PHONE}, "val@example.com"]
-    monkeypatch.setenv("AIRFLOW_VAR_TEAM", json.dumps(team))
-    monkeypatch.setenv("AIRFLOW_VAR_CRM", "crm")
-    run = run_dag(FROM_TEMPLATES.format(file=str(tmp_path / "a.csv")))
-    assert run.state == "success", run.states()
-    assert [run.xcom("query", map_index=index)["not_picked_up"] for index in (0, 1)] == [[ANN], [BOB]]
-    assert run.xcom("variable")["not_picked_up"] == run.xcom("text")["not_picked_up"]
-    assert emailed(sandbox) == sorted([ANN, BOB, *["val@example.com", "var@example.com"] * 2])
-
-
-DECORATED = """
-    from airflow.sdk import DAG, task
-    from outbound_transfer.operators.recipients import RecipientsFromSql
-
-    query = RecipientsFromSql(sql="SELECT email, phone FROM people", conn_id="crm")
     content = {"name": "a.txt", "content": "a"}
+    given = {"subject": "Report", "files": content}
 
-    with DAG("decorated", schedule=None):
-        @task.deliver_files(subject="Report", recipients=query, security="sms")
+    with DAG("recipients", schedule=None, params={"team": "board"}):
+        query = RecipientsFromSql(
+            sql="SELECT email, phone FROM people WHERE team = ? AND email LIKE ?", conn_id="{{ var.value.crm }}",
+            parameters=["{{ params.team }}", "{{ task.subject }}%"],
+        )
+        everybody = RecipientsFromSql(sql="SELECT email, phone FROM people", conn_id="crm")
+        DeliverFilesOperator.partial(task_id="query", recipients=query, files=content).expand(subject=["ann", "bob"])
+        DeliverFilesOperator(task_id="variable", recipients="{{ var.json.team }}", **given)
+        DeliverFilesOperator(task_id="text", recipients="{{ var.value.team }}", **given)
+
+        @task.deliver_files(subject="Report", recipients=everybody, security="sms")
         def argument():
             return content
 
         @task.deliver_files(subject="Report", security="sms")
         def returned():
-            return {"files": content, "recipients": query}
+            return {"files": content, "recipients": everybody}
 
         argument()
         returned()
 """
 
 
-def test_the_decorator_takes_a_query(run_dag, connection, crm, sandbox) -> None:
-    run = run_dag(DECORATED)
-    assert run.states() == {"argument": "success", "returned": "success"}
-    assert emailed(sandbox) == [ANN, ANN, BOB, BOB]
+def test_every_task_takes_a_query_and_templates(run_dag, connection, crm, sandbox, monkeypatch) -> None:
+    team = [{"email": "var@example.com", "name": "Var", "phone": PHONE}, "val@example.com"]
+    monkeypatch.setenv("AIRFLOW_VAR_TEAM", json.dumps(team))
+    monkeypatch.setenv("AIRFLOW_VAR_CRM", "crm")
+    run = run_dag(DAG)
+    assert run.state == "success", run.states()
+    assert [run.xcom("query", map_index=index)["not_picked_up"] for index in (0, 1)] == [[ANN], [BOB]]
+    assert run.xcom("variable")["not_picked_up"] == run.xcom("text")["not_picked_up"]
+    assert emailed(sandbox) == sorted([ANN, BOB] * 3 + ["val@example.com", "var@example.com"] * 2)
     assert PHONE not in json.dumps([run.xcom("argument"), run.xcom("returned")])

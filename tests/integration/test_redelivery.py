@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,30 +14,15 @@ from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox
-from support import memory
+from support import memory, transfers
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.calls import ATTACH, SEND, ProcessCrashed, after, dying_after
 from support.deliveries import BOTH_MODES
-from support.keyed_tasks import sqlite_connection
-from support.provider import Upload, build_new_transfer
-from support.tasks import (
-    FakeTaskInstance,
-    SimulatedClock,
-    again,
-    task_instance,
-)
+from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
 
 ANN, BOB, EVE = "ann@example.com", "bob@example.com", "eve@example.com"
 
 pytestmark = pytest.mark.usefixtures("connection")
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
-    for path in paths:
-        path.write_text(path.name * 100)
-    return [str(path) for path in paths]
 
 
 @pytest.fixture
@@ -51,20 +33,14 @@ def time(sandbox) -> SimulatedClock:
 @pytest.fixture
 def first(files, time) -> Any:
     """A transfer to Ann, Bob and Eve."""
-    recipients = [EVE, {"email": ANN, "name": "Ann"}, BOB]
-    task = task_instance(
-        DeliverFilesOperator, time, files=files, subject="Report", message="Hello", recipients=recipients
-    )
-    return task.run()
+    given = {"subject": "Report", "message": "Hello", "recipients": [EVE, {"email": ANN, "name": "Ann"}, BOB]}
+    return task_instance(DeliverFilesOperator, time, files=files, **given).run()
 
 
 @pytest.fixture
 def redeliver(files, time, first) -> Callable[..., FakeTaskInstance]:
-    def make(**arguments: Any) -> FakeTaskInstance:
-        given = {"transfer_id": first, "files": files, "security": None, **arguments}
-        return task_instance(RedeliverFilesOperator, time, **given)
-
-    return make
+    given = {"transfer_id": first, "files": files, "security": None}
+    return lambda **arguments: task_instance(RedeliverFilesOperator, time, **{**given, **arguments})
 
 
 def received(sandbox: Sandbox, transfer_id: str) -> list[str]:
@@ -86,23 +62,12 @@ def test_those_who_have_not_picked_up_get_the_files_again(redeliver, sandbox, fi
     assert {one["name"]: one["size"] for one in second["files"]} == {one["name"]: one["size"] for one in first["files"]}
 
 
-def test_addresses_that_differ_are_two_people(redeliver, sandbox, hook) -> None:
+def test_addresses_that_differ_are_two_people(redeliver, sandbox, tmp_path) -> None:
     with_ss, with_eszett = "strauss@example.com", "strauß@example.com"
-    first = hook.create_transfer(build_new_transfer(subject="Report", recipients=[with_ss, with_eszett, BOB]))
-    hook.attach_file(first.id, Upload("a.csv", 500, lambda: iter([b"a.csv" * 100])))
-    hook.attach_file(first.id, Upload("b.csv", 500, lambda: iter([b"b.csv" * 100])))
-    hook.send_transfer(first.id)
-    sandbox.pickup(first.id, with_ss)
-
-    second = redeliver(transfer_id=first.id).run()
-
+    (sent,) = transfers.send(sandbox, 1, with_ss, with_eszett, BOB)
+    sandbox.pickup(sent, with_ss)
+    second = redeliver(transfer_id=sent, files={"name": "report.csv", "content": "a,b\n"}).run()
     assert received(sandbox, second["id"]) == sorted([BOB, with_eszett])
-
-
-def test_a_canceled_transfer_is_not_delivered_again(redeliver, sandbox, first) -> None:
-    sandbox.cancel(first["id"])
-    with pytest.raises(AirflowFailException, match="was canceled"):
-        redeliver().run()
 
 
 def test_a_draft_is_not_delivered_again(redeliver, time) -> None:
@@ -111,18 +76,23 @@ def test_a_draft_is_not_delivered_again(redeliver, time) -> None:
         redeliver(transfer_id=draft).run()
 
 
-@pytest.mark.parametrize("wrong", ["missing", "additional", "changed"])
-def test_other_files_are_not_delivered(redeliver, sandbox, first, files, tmp_path, wrong) -> None:
-    if wrong == "missing":
-        files.pop()
-    elif wrong == "additional":
-        (tmp_path / "c.csv").write_text("c")
-        files.append(str(tmp_path / "c.csv"))
-    else:
-        Path(files[0]).write_text("other")
-    with pytest.raises(AirflowFailException, match="The files are not those of transfer .*csv'"):
-        redeliver().run()
-    assert [call["path"] for call in sandbox.requests() if call["method"] == "POST"].count("/v1/transfers") == 1
+@pytest.mark.parametrize(
+    ("missing", "written", "error"),
+    [
+        (1, {}, r"The files are not those of transfer .*'b\.csv'"),
+        (0, {"c.csv": "c"}, r"The files are not those of transfer .*'c\.csv'"),
+        (0, {"a.csv": "other"}, r"The files are not those of transfer .*'a\.csv'"),
+        (0, {"a.csv": "A" * 1_000}, r"'a\.csv': other content"),
+    ],
+    ids=["missing", "additional", "changed", "other bytes of the same size"],
+)
+def test_other_files_are_not_delivered(redeliver, sandbox, first, files, tmp_path, missing, written, error) -> None:
+    for name, content in written.items():
+        (tmp_path / name).write_text(content)
+    given = {*files[: 2 - missing], *(str(tmp_path / name) for name in written)}
+    with pytest.raises(AirflowFailException, match=error):
+        redeliver(files=sorted(given)).run()
+    assert sandbox.sent() == [first["id"]]
 
 
 def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) -> None:
@@ -138,30 +108,15 @@ def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) 
         sandbox.pickup(first["id"], recipient)
     assert again(task)["id"] == second["id"]
     assert sandbox.sent() == [first["id"], second["id"]]
+    assert "example.com" not in memory.remembered(task), "no address is stored"
 
 
-def test_other_bytes_of_the_same_size_are_not_delivered(redeliver, sandbox, first, files) -> None:
-    Path(files[0]).write_text("A" * 500)
-    with pytest.raises(AirflowFailException, match=r"'a.csv': other content"):
-        redeliver().run()
-    assert sandbox.sent() == [first["id"]]
-
-
-def test_no_address_is_stored(redeliver, first) -> None:
-    task = redeliver()
-    task.run()
-    assert "example.com" not in memory.remembered(task)
-
-
-def test_phones_come_from_recipients(redeliver, sandbox, first, tmp_path, monkeypatch) -> None:
+def test_phones_come_from_recipients(redeliver, sandbox, first, monkeypatch) -> None:
     sandbox.pickup(first["id"], BOB)
-    with closing(sqlite3.connect(tmp_path / "crm.db")) as database, database:
-        database.execute("CREATE TABLE people (email, phone)")
-        people = [(ANN.upper(), "+1 555 010 4477"), (EVE, "+1 555 010 4478"), ("zoe@example.com", "1")]
-        database.executemany("INSERT INTO people VALUES (?, ?)", people)
-    monkeypatch.setenv("AIRFLOW_CONN_CRM", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "crm.db")}))
-    query = RecipientsFromSql(sql="SELECT email, phone FROM people", conn_id="crm")
-    second = redeliver(security="sms", recipients=query).run()
+    monkeypatch.setenv("AIRFLOW_CONN_CRM", "sqlite:///%3Amemory%3A")
+    people = ((ANN.upper(), "+1 555 010 4477"), (EVE, "+1 555 010 4478"), ("zoe@example.com", "1"))
+    sql = " UNION ALL ".join(f"SELECT '{email}' AS email, '{phone}' AS phone" for email, phone in people)
+    second = redeliver(security="sms", recipients=RecipientsFromSql(sql=sql, conn_id="crm")).run()
     assert [one.lower() for one in received(sandbox, second["id"])] == [ANN, EVE]
 
 
@@ -179,32 +134,22 @@ def test_an_error_is_about_the_second_transfer(redeliver, sandbox, first) -> Non
     assert (outcome.status, outcome.not_picked_up) == ("draft", [ANN, BOB, EVE])
 
 
-def do_on_second_wait(time: SimulatedClock, then: Callable[[], None]) -> None:
-    sleep, waits = time.sleep, []
-
-    def sleep_and_act(seconds: float) -> None:
-        sleep(seconds)
-        waits.append(seconds)
-        if len(waits) == 2:
-            then()
-
-    time.sleep = sleep_and_act  # type: ignore[method-assign]
-
-
 @BOTH_MODES
 @pytest.mark.parametrize("why", ["no slot", "in doubt"])
 def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, first, time, why, deferrable) -> None:
-    fault = {"kind": "error", "method": "POST", "path": "*/send", "status": 500}
+    sleep = time.sleep
 
-    def free_a_slot() -> None:
-        sandbox.pickup(first["id"], ANN)
-        sandbox.patch_account(outstanding_transfer_limit=1000)
+    def sleep_and_free_a_slot_at_the_second_wait(seconds: float) -> None:
+        sleep(seconds)
+        if len(time.waits) == waited + 2:
+            sandbox.pickup(first["id"], ANN)
+            sandbox.patch_account(outstanding_transfer_limit=1000)
 
     if why == "no slot":
         sandbox.patch_account(outstanding_transfer_limit=1)
     else:
-        sandbox.plan_faults(*[fault] * 2)
-    do_on_second_wait(time, free_a_slot)
+        sandbox.plan_faults(*[{"kind": "error", "method": "POST", "path": "*/send", "status": 500}] * 2)
+    time.sleep, waited = sleep_and_free_a_slot_at_the_second_wait, len(time.waits)
     second = redeliver(deferrable=deferrable).run()
     assert received(sandbox, second["id"]) == [BOB, EVE]
     assert (second["subject"], second["message"]) == ("Once more: Report", "Hello")
@@ -219,14 +164,13 @@ def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, chang
         for recipient in {"picked up": [ANN], "all": [ANN, BOB, EVE]}.get(change, []):
             sandbox.pickup(first["id"], recipient)
 
-    task = redeliver()
     with after(ATTACH, once_filled, skip=1):
         if error:
             with pytest.raises((AirflowFailException, AirflowSkipException), match=error):
-                task.run()
+                redeliver().run()
             assert sandbox.sent() == [first["id"]]
         else:
-            assert received(sandbox, task.run()["id"]) == [BOB, EVE]
+            assert received(sandbox, redeliver().run()["id"]) == [BOB, EVE]
     filled = [call["path"].split("/")[3] for call in sandbox.requests() if call["path"].endswith("/files")]
     removed = [call["path"].rpartition("/")[2] for call in sandbox.requests() if call["method"] == "DELETE"]
     assert removed == filled[2:3], "the draft for whom it was filled; the first two files are of the first transfer"
@@ -240,17 +184,10 @@ EVERYBODY = [{**one, "picked_up_at": "2026-01-01T00:00:00Z"} for one in WITHOUT_
 @pytest.mark.parametrize(
     ("collected", "expired", "recipients"),
     [
-        (3, False, WITHOUT_PICKUPS),
-        (3, False, NOBODY),
-        (1, False, NOBODY),
-        (1, False, EVERYBODY),
-        (0, False, EVERYBODY),
-        (0, True, EVERYBODY),
-        (0, True, WITHOUT_PICKUPS),
-        (0, False, WITHOUT_PICKUPS),
-        (0, False, []),
-        (3, False, []),
-        (0, False, None),
+        *((3, False, silence) for silence in (WITHOUT_PICKUPS, NOBODY, [])),
+        *((1, False, silence) for silence in (NOBODY, EVERYBODY)),
+        *((0, False, silence) for silence in (EVERYBODY, WITHOUT_PICKUPS, [], None)),
+        *((0, True, silence) for silence in (EVERYBODY, WITHOUT_PICKUPS)),
     ],
 )
 def test_nothing_follows_from_silence(redeliver, sandbox, first, collected, expired, recipients) -> None:
@@ -259,48 +196,29 @@ def test_nothing_follows_from_silence(redeliver, sandbox, first, collected, expi
         sandbox.pickup(first["id"], recipient)
     if expired:
         sandbox.set_expiry(first["id"], 0)
-    path = f"/v1/transfers/{first['id']}"
-    fault = {
-        "kind": "field_value",
-        "method": "GET",
-        "path": path,
-        "field": "recipients",
-        "json": json.dumps(recipients),
-    }
-    sandbox.plan_faults(*[fault] * 8)
+    sandbox.plan_faults(*[wrong_recipients(first, recipients)] * 8)
     with pytest.raises(MalformedResponse, match="contradicts itself about who|not as documented"):
         redeliver().run()
     sandbox.assert_all_faults_triggered()
     assert sandbox.sent() == [first["id"]]
 
 
+def wrong_recipients(transfer: Any, recipients: Any) -> dict[str, Any]:
+    fault = {"kind": "field_value", "method": "GET", "path": f"/v1/transfers/{transfer['id']}", "field": "recipients"}
+    return {**fault, "json": json.dumps(recipients)}
+
+
 def test_an_address_in_other_case_is_the_same_person(redeliver, sandbox, first) -> None:
     sandbox.pickup(first["id"], BOB)
-    twins = [{"email": BOB.upper(), "name": "Bob", "picked_up_at": None}, *(one for one in first["recipients"])]
-    for one in twins[1:]:
-        one["picked_up_at"] = "2026-01-01T00:00:00Z" if one["email"] == BOB else None
-    path = f"/v1/transfers/{first['id']}"
-    fault = {"kind": "field_value", "method": "GET", "path": path, "field": "recipients", "json": json.dumps(twins)}
-    sandbox.plan_faults(*[fault] * 2)
+    bob = {"email": BOB, "name": "Bob", "picked_up_at": "2026-01-01T00:00:00Z"}
+    others = [{"email": email, "name": email, "picked_up_at": None} for email in (BOB.upper(), ANN, EVE)]
+    sandbox.plan_faults(*[wrong_recipients(first, [others[0], bob, *others[1:]])] * 2)
     assert received(sandbox, redeliver().run()["id"]) == [ANN, EVE]
     sandbox.assert_all_faults_triggered()
 
 
-def test_the_first_transfer_is_no_twin_of_its_second_delivery_under_the_same_subject(redeliver, sandbox, first) -> None:
-    """It is what is to be delivered again, also where a task looks for others that have sent the same."""
+def test_a_transfer_is_no_twin_of_its_second_delivery_under_the_same_subject(redeliver, sandbox, first) -> None:
     again = redeliver(subject=first["subject"])
-    again.map_index = 0
+    again.map_index = 0  # of a task that looks for others that have sent the same
     again.run()
     assert len(sandbox.sent()) == 2
-
-
-def test_under_a_delivery_key_another_transfer_is_not_delivered_again(
-    redeliver, sandbox, first, files, time, tmp_path, monkeypatch
-) -> None:
-    memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
-    second = redeliver(delivery_key="k").run()["id"]
-    assert redeliver(delivery_key="k").run()["id"] == second
-    other = task_instance(DeliverFilesOperator, time, files=files, subject="Other", recipients=[ANN]).run()
-    with pytest.raises(AirflowFailException, match=second):
-        redeliver(delivery_key="k", transfer_id=other).run()
-    assert sandbox.sent() == [first["id"], second, other["id"]]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from support.deliveries import BOTH_MODES, DELIVERY, counts
 from support.keyed_tasks import keyed_task, sqlite_connection
 from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
-OPTION = "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE"
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
 pytestmark = pytest.mark.usefixtures("connection")
@@ -48,26 +45,16 @@ def rehearse(monkeypatch) -> Callable[[bool], None]:
 
 
 @pytest.fixture
-def query(tmp_path, monkeypatch) -> dict[str, Any]:
-    with closing(sqlite3.connect(tmp_path / "rows.db")) as database, database:
-        database.execute("CREATE TABLE orders (id INTEGER)")
-        database.execute("INSERT INTO orders VALUES (1)")
-    monkeypatch.setenv("AIRFLOW_CONN_ROWS", sqlite_connection(tmp_path / "rows.db"))
-    return {"sql_conn_id": "rows", "sql": "SELECT id FROM orders", "file_name": "orders.csv", **DELIVERY}
-
-
-@pytest.fixture
-def make(files, time, query) -> Callable[..., FakeTaskInstance]:
-    """A delivery of each kind."""
+def make(files, time, monkeypatch) -> Callable[..., FakeTaskInstance]:
+    monkeypatch.setenv("AIRFLOW_CONN_ROWS", "sqlite:///%3Amemory%3A")
+    query = {"sql_conn_id": "rows", "sql": "SELECT 1 AS id", "file_name": "orders.csv"}
 
     def make(kind: str, **arguments: Any) -> FakeTaskInstance:
         if kind == "query":
-            return task_instance(SqlToOutboundTransferOperator, time, **query, **arguments)
+            return task_instance(SqlToOutboundTransferOperator, time, **query, **DELIVERY, **arguments)
         if kind == "decorator":
-            given = {"task_id": "decorated", **DELIVERY, **arguments}
-            return FakeTaskInstance(
-                lambda: deliver_files_task(lambda: files, **given)().operator, time, task_id="decorated"
-            )
+            decorated = deliver_files_task(lambda: files, task_id="decorated", **DELIVERY, **arguments)
+            return FakeTaskInstance(lambda: decorated().operator, time, task_id="decorated")
         if kind == "key":
             return keyed_task("run", time, files=files, **arguments)
         return task_instance(DeliverFilesOperator, time, **{"files": files, **DELIVERY, **arguments})
@@ -87,10 +74,7 @@ def rehearsed(task: FakeTaskInstance, sandbox: Any) -> dict[str, Any]:
     return dict(result)
 
 
-KINDS = pytest.mark.parametrize("kind", ["files", "query", "decorator", "key"])
-
-
-@KINDS
+@pytest.mark.parametrize("kind", ["files", "query", "decorator", "key"])
 def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path, monkeypatch) -> None:
     memory.keep_keys_in(monkeypatch, sqlite_connection(tmp_path / "states.db"))
     rehearse(True)
@@ -107,15 +91,9 @@ def test_everything_but_the_send_is_done(make, sandbox, rehearse, kind, tmp_path
 
 
 @BOTH_MODES
-def test_a_rehearsal_that_is_to_wait_sends_nothing_and_keeps_no_draft(make, sandbox, rehearse, deferrable) -> None:
-    rehearse(True)
+def test_the_option_rehearses_on_every_connection_also_what_is_to_wait(make, sandbox, monkeypatch, deferrable) -> None:
+    monkeypatch.setenv("AIRFLOW__OUTBOUND_TRANSFER__REHEARSE", "True")
     rehearsed(make("files", deferrable=deferrable, retries=1, wait=True), sandbox)
-
-
-def test_the_option_rehearses_on_every_connection(make, sandbox, rehearse, monkeypatch) -> None:
-    rehearse(False)
-    monkeypatch.setenv(OPTION, "True")
-    rehearsed(make("files"), sandbox)
 
 
 def test_a_rehearsal_runs_the_checks(make, sandbox, rehearse, files) -> None:
@@ -145,19 +123,14 @@ def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files, ends) -> Non
     assert create.run() != draft, "what was only rehearsed may be made again"
 
 
-def test_a_rehearsal_of_a_second_delivery(make, time, sandbox, rehearse, files) -> None:
-    first = make("files").run()
+def test_a_second_delivery_is_rehearsed_and_one_that_was_sent_is_returned(make, time, sandbox, rehearse, files) -> None:
+    task = make("files")
+    first = task.run()
     rehearse(True)
     again = task_instance(RedeliverFilesOperator, time, transfer_id=first, files=files, security=None)
     assert rehearsed(again, sandbox)["subject"] == "Once more: Report"
-
-
-def test_a_delivery_that_was_sent_is_returned(make, sandbox, rehearse) -> None:
-    task = make("files")
-    sent = task.run()
-    rehearse(True)
     task.clear()
-    assert task.run()["id"] == sent["id"]
+    assert task.run()["id"] == first["id"]
 
 
 def test_the_hook_sends_nothing_either(sandbox, rehearse, make_draft) -> None:
@@ -169,21 +142,12 @@ def test_the_hook_sends_nothing_either(sandbox, rehearse, make_draft) -> None:
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("operator", ["deliver", "send"])
-def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(
-    make, make_draft, time, sandbox, capfd, interrupt, operator
-) -> None:
+def test_an_interrupt_while_the_send_is_in_the_air_names_the_transfer(make, sandbox, capfd, interrupt) -> None:
     def stop() -> None:
         raise interrupt
 
-    if operator == "deliver":
-        task = make("files")
-    else:
-        task = task_instance(SendTransferOperator, time, transfer_id=make_draft())
-
     with after(SEND, stop), pytest.raises(interrupt) as interrupted:
-        task.run()
-
+        make("files").run()
     (sent,) = {row["transfer_id"] for row in sandbox.ledger()}
     assert re.search(rf"{sent}.*\bsent\b", capfd.readouterr().out)
     assert (sent in str(interrupted.value)) is (interrupt is KeyboardInterrupt), "an exit code is no text"

@@ -81,7 +81,6 @@ def run(tmp_path, monkeypatch) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(params=["sqlite", "psycopg", "mysqlclient"])
 def database(request, database_of) -> None:
-    """Each database behind the connection."""
     database_of(request.param)
 
 
@@ -140,13 +139,6 @@ def test_a_key_of_another_user_is_accepted_once_the_rows_of_this_one_are_deleted
     for table in ("transfer_sync", "transfers"):
         sqlite_hook(tmp_path / "warehouse.db").run(f"DELETE FROM outbound_transfer_{table}")
     assert run() == {"pages": 2, "transfers": 150, "new_transfers": 150, "outstanding": 150}
-
-
-def test_two_connections_of_one_user_share_the_tables(listing, run, monkeypatch) -> None:
-    listing.rows = [row(number, status="complete") for number in range(150)]
-    run()
-    monkeypatch.setenv("AIRFLOW_CONN_OTHER", os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"])
-    assert [run(outbound_transfer_conn_id="other")["new_transfers"], run()["new_transfers"]] == [0, 0]
 
 
 @pytest.mark.parametrize("claimed", ["2999-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "soon", None])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -49,32 +47,17 @@ asyncio.run(main(Path(sys.argv[1]).read_text().split(), Path(sys.argv[2]), float
 """
 
 
-@contextmanager
-def triggerer(folder: Path, name: str, ids: Sequence[str], environment: dict[str, str]) -> Iterator[Path]:
-    """A process that waits for transfers; the file says for how many the wait is over."""
-    (folder / f"{name}.ids").write_text("\n".join(ids))
-    noticed = folder / name
-    given = [str(folder / f"{name}.ids"), str(noticed), str(INTERVAL), *map("=".join, environment.items())]
-    env = os.environ | {"PYTHONPATH": str(TESTS)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITER, *given], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield noticed
-    finally:
-        process.kill()
-        process.wait()
-
-
 def calls_of_two(sandbox: Sandbox, folder: Path, environment: dict[str, str]) -> float:
     """How often a second two triggerers ask, while each waits for 30 transfers; in the end, all waits are over."""
     folder.mkdir()
-    sent = transfers.send(sandbox, 60)
-    with ExitStack() as stack:
-        noticed = [
-            stack.enter_context(triggerer(folder, f"triggerer{number}", sent[number::2], environment))
-            for number in range(2)
-        ]
+    sent, processes = transfers.send(sandbox, 60), list[subprocess.Popen[bytes]]()
+    noticed = [folder / f"noticed{number}" for number in range(2)]
+    env = os.environ | {"PYTHONPATH": str(TESTS)}
+    try:
+        for number, file in enumerate(noticed):
+            (folder / f"{number}.ids").write_text("\n".join(sent[number::2]))
+            given = [str(folder / f"{number}.ids"), str(file), str(INTERVAL), *map("=".join, environment.items())]
+            processes.append(subprocess.Popen([sys.executable, "-c", WAITER, *given], env=env))
         eventually(lambda: all(file.exists() for file in noticed), 0.2)
         before = len(sandbox.requests()) + SETTLED
         eventually(lambda: len(sandbox.requests()) >= before + COUNTED, 0.2)
@@ -82,6 +65,10 @@ def calls_of_two(sandbox: Sandbox, folder: Path, environment: dict[str, str]) ->
         for one in sent:
             transfers.pick_up(sandbox, one)
         eventually(lambda: [file.read_text() for file in noticed] == ["30", "30"], 0.2)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
     return COUNTED / (times[-1] - times[0]).total_seconds()
 
 

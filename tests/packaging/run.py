@@ -26,9 +26,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from extras import extras_of, surroundings
+from sbom import faults_of_sbom, with_version
 
-from support.package_contents import REPOSITORY, faults_of_sbom, faults_of_sdist, faults_of_wheel, with_version
-from support.pythons import NoPython, python_of
+from support.environments import NoPython, python_of
+from support.package_contents import REPOSITORY, faults_of_sdist, faults_of_wheel
 
 DISTRIBUTION = "airflow-provider-outbound-transfer"
 UV = Path(sys.executable).with_name("uv")

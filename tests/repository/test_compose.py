@@ -70,11 +70,14 @@ def test_the_example_names_every_required_variable_and_gives_none_a_value() -> N
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_says_how_it_is(name: str) -> None:
+def test_a_service_says_how_it_is_and_is_limited(name: str) -> None:
     service = SERVICES[name]
     assert ("healthcheck" in service) == (service["restart"] != "no")
     assert service.get("user", "50000") not in ("0", "root", "0:0")
     assert service["image"] == "outbound-transfer-airflow:3.3.2" if "build" in service else True
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    for limit in ("logging", "security_opt"):
+        assert service[limit] == COMPOSE["x-service"][limit]
 
 
 def test_images_are_pinned_and_airflow_is_the_one_that_is_tested() -> None:
@@ -93,29 +96,28 @@ def test_only_this_machine_reaches_the_published_ports() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_a_triggerer_and_a_worker_may_be_lost() -> None:
+def test_a_triggerer_and_a_worker_may_be_lost_and_the_queue_outlives_a_restart() -> None:
     for name in ("triggerer", "worker"):
         assert SERVICES[name]["deploy"] == {"replicas": 2}
         # Either would keep a service from having more than one container.
         assert not {"container_name", "hostname", "ports"} & SERVICES[name].keys()
-
-
-def test_the_queue_outlives_a_restart() -> None:
     command = SERVICES["redis"]["command"]
     assert command[command.index("--appendonly") + 1] == "yes"
 
 
-def test_deliveries_are_kept_in_the_warehouse() -> None:
-    environment = SERVICES["worker"]["environment"]
+def test_every_part_of_airflow_has_one_environment_with_options_that_there_are() -> None:
+    from airflow.configuration import conf
+
+    for name in ("api-server", "scheduler", "dag-processor", "triggerer", "worker"):
+        own = SERVICES[name]["environment"].items() - {("DUMB_INIT_SETSID", "0")}
+        assert SERVICES["init"]["environment"].items() >= own
+    for name in (environment := SERVICES["worker"]["environment"]):
+        if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__([A-Z_]+)", name):
+            section, option = match[1].lower(), match[2].lower()
+            assert option in conf.configuration_description[section]["options"], name
+    # Deliveries are kept in the warehouse.
     conn_id = environment["AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID"]
     assert f"AIRFLOW_CONN_{conn_id.upper()}" in environment
-
-
-def test_every_part_of_airflow_has_one_environment() -> None:
-    for name in ("api-server", "scheduler", "dag-processor", "triggerer", "worker"):
-        assert SERVICES["init"]["environment"].items() >= SERVICES[name]["environment"].items() - {
-            ("DUMB_INIT_SETSID", "0")
-        }
 
 
 def test_the_sandbox_and_what_takes_metrics_have_profiles() -> None:
@@ -126,22 +128,9 @@ def test_the_sandbox_and_what_takes_metrics_have_profiles() -> None:
     }
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_limited(name: str) -> None:
-    assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
-    for limit in ("logging", "security_opt"):
-        assert SERVICES[name][limit] == COMPOSE["x-service"][limit]
-
-
-def test_files_that_a_service_sees_are_there() -> None:
-    for service in SERVICES.values():
-        for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
-            assert not source.startswith("./") or (REPOSITORY / source).is_file()
-
-
-def test_named_volumes_are_declared_and_used() -> None:
-    used = {str(volume).split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+def test_files_that_a_service_sees_are_there_and_named_volumes_are_declared() -> None:
+    used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert [source for source in used if source.startswith("./") and not (REPOSITORY / source).is_file()] == []
     assert {volume for volume in used if re.fullmatch(r"[a-z]+", volume)} == set(COMPOSE["volumes"])
 
 
@@ -151,21 +140,14 @@ def test_volumes_of_airflows_user_have_a_folder_to_take_their_owner_from() -> No
     assert targets - made == {"/opt/airflow/logs"}  # which the image has
 
 
-def test_airflow_knows_every_option_that_is_set() -> None:
-    from airflow.configuration import conf
-
-    known = conf.configuration_description
-    for name in SERVICES["worker"]["environment"]:
-        if match := re.fullmatch(r"AIRFLOW__([A-Z_]+?)__([A-Z_]+)", name):
-            section, option = match[1].lower(), match[2].lower()
-            assert option in known[section]["options"], name
-
-
-def test_the_image_is_built_from_what_is_here() -> None:
+def test_the_image_is_built_from_what_is_here_and_nothing_of_this_machine() -> None:
     sources = {source for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for source in line.split()[1:-1]}
-    let_in = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert sources == let_in
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert sources == {line[1:] for line in lines if line.startswith("!")}
     assert all((REPOSITORY / source).exists() for source in sources)
+    first, *patterns = [line for line in lines if not line.startswith("!")]
+    assert first == "*"
+    assert any(fnmatch.fnmatch("plugins/__pycache__", pattern) for pattern in patterns)
 
 
 def test_the_package_can_be_built_from_what_the_image_has(tmp_path: Path) -> None:
@@ -183,9 +165,3 @@ def test_the_image_asks_for_extras_that_there_are() -> None:
     project = (REPOSITORY / "pyproject.toml").read_text()
     for extra in extras.split(","):
         assert re.search(rf"^{extra} = \[", project, re.MULTILINE), f"pyproject.toml has no extra {extra}"
-
-
-def test_nothing_of_this_machine_gets_into_the_image() -> None:
-    patterns = [line for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if not line.startswith("!")]
-    assert patterns[0] == "*"
-    assert any(fnmatch.fnmatch("plugins/__pycache__", pattern) for pattern in patterns[1:])

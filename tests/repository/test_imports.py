@@ -110,21 +110,9 @@ def test_the_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
     assert (is_callable, loaded) == (True, False)
 
 
-PLUGINS = """
-import json
-from airflow import plugins_manager
-found = [each["name"] for each in plugins_manager.get_plugin_info()]
-print(json.dumps([found.count("outbound_transfer"), plugins_manager.get_import_errors()]))
-"""
-
-
-def test_the_plugin_is_registered_once_where_the_folder_is_scanned_too(tmp_path: Path) -> None:
-    code = f"import os; os.environ['AIRFLOW__CORE__PLUGINS_FOLDER'] = {str(REPOSITORY / 'plugins')!r}\n{PLUGINS}"
-    assert last_line(run(code, tmp_path)) == [1, {}]
-
-
 SCAN = """
-import collections, json, sys
+import collections, json, os, sys
+os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = sys.argv[1]
 from airflow import plugins_manager
 plugins_manager.ensure_plugins_loaded()
 import outbound_transfer.operators.transfer, outbound_transfer.sensors.transfer
@@ -132,16 +120,16 @@ names = collections.defaultdict(list)
 for name, module in list(sys.modules.items()):
     if str(getattr(module, "__file__", None) or "").startswith(sys.argv[1]):
         names[module.__file__].append(name.partition(".")[0])
-print(json.dumps([len(names), sorted(set(map(tuple, names.values())))]))
+plugins = [each["name"] for each in plugins_manager.get_plugin_info()].count("outbound_transfer")
+print(json.dumps([len(names), sorted(set(map(tuple, names.values()))), plugins, plugins_manager.get_import_errors()]))
 """
 
 
-def test_a_scan_of_the_plugins_folder_imports_no_module_a_second_time(tmp_path: Path) -> None:
-    folder = str(REPOSITORY / "plugins")
-    code = f"import os; os.environ['AIRFLOW__CORE__PLUGINS_FOLDER'] = {folder!r}\n{SCAN}"
-    count, names = last_line(run(code, tmp_path, folder))
+def test_a_scan_of_the_plugins_folder_registers_one_plugin_and_imports_nothing_twice(tmp_path: Path) -> None:
+    count, names, plugins, errors = last_line(run(SCAN, tmp_path, str(REPOSITORY / "plugins")))
     assert count > 3
     assert names == [["outbound_transfer"]]
+    assert (plugins, errors) == (1, {})
 
 
 def test_parsing_a_dag_asks_nothing_of_anybody(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import re
 from support.repository import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
-OPERATORS = (REPOSITORY / "docs/operators.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow import sdk
 from airflow.sdk import BaseHook, BaseNotifier, exceptions, timezone
 from airflow.sdk.log import mask_secret, redact
 
@@ -14,52 +15,23 @@ if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
 
 __all__ = [
-    "HAS_STATE_STORES", "NEVER_EXPIRE", "AirflowException", "AirflowFailException", "AirflowNotFoundException",
-    "AirflowRescheduleException", "AirflowSensorTimeout", "AirflowSkipException", "AirflowTaskTimeout",
-    "BaseHook", "BaseNotifier", "DagBag", "TaskAwaitingInput", "TaskDeferralError", "TaskDeferralTimeout",
-    "TaskDeferred", "conf", "determine_kwargs", "mask_secret", "redact", "timezone",
+    "HAS_STATE_STORES", "BaseHook", "BaseNotifier", "DagBag", "TaskAwaitingInput", "mask_secret", "redact", "timezone",
 ]  # fmt: skip
 
 if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
     from airflow import exceptions
 
-AirflowException = exceptions.AirflowException
-AirflowFailException = exceptions.AirflowFailException
-AirflowNotFoundException = exceptions.AirflowNotFoundException
-AirflowRescheduleException = exceptions.AirflowRescheduleException
-AirflowSensorTimeout = exceptions.AirflowSensorTimeout
-AirflowSkipException = exceptions.AirflowSkipException
-AirflowTaskTimeout = exceptions.AirflowTaskTimeout
-TaskDeferralError = exceptions.TaskDeferralError
-TaskDeferralTimeout = exceptions.TaskDeferralTimeout
-TaskDeferred = exceptions.TaskDeferred
-
 #: Raised by a task that waits for a person; before 3.3, a trigger waits.
-TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", TaskDeferred)
-
-try:
-    from airflow.sdk import conf
-except ImportError:  # before 3.2
-    from airflow.configuration import conf
-
-try:
-    from airflow.sdk.bases.decorator import determine_kwargs
-except ImportError:  # before 3.2
-    from airflow.utils.operator_helpers import determine_kwargs
-
-try:
-    from airflow.sdk import NEVER_EXPIRE
-except ImportError:  # before 3.3
-    NEVER_EXPIRE = None
+TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", exceptions.TaskDeferred)
 
 #: Whether Airflow keeps the state of tasks and of assets: from 3.3 on.
-HAS_STATE_STORES = NEVER_EXPIRE is not None
+HAS_STATE_STORES = hasattr(sdk, "NEVER_EXPIRE")
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``DagBag`` when a test asks for it, as it takes a second."""
+    """Any of Airflow's exceptions, or ``DagBag``, which takes a second to import."""
     if name != "DagBag":
-        raise AttributeError(name)
+        return getattr(exceptions, name)
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # before 3.2

@@ -16,7 +16,6 @@ from support.repository import REPOSITORY
 
 #: What `make .azurite` installs.
 PROGRAM = REPOSITORY / ".venv/azurite/node_modules/azurite/dist/src/blob/main.js"
-
 #: The account that every Azurite has.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -39,7 +38,6 @@ def running_azurite(folder: Path) -> Iterator[str]:
 
 
 def connection_json(address: str, secret: str = f"AccountKey={KEY}") -> str:
-    """The account as the value of an ``AIRFLOW_CONN_…`` variable."""
     return json.dumps({"conn_type": "wasb", "extra": {"connection_string": connection_string(address, secret)}})
 
 
@@ -49,8 +47,6 @@ def connection_string(address: str, secret: str = f"AccountKey={KEY}") -> str:
 
 @dataclass(frozen=True)
 class Container:
-    """One container, written to past the provider."""
-
     address: str
     name: str
 
@@ -68,7 +64,6 @@ class Container:
         return f"abfs://wasb_default@{self.name}"
 
     def put(self, key: str, content: bytes) -> str:
-        """The blob's URI, with the connection in it."""
         with self._client() as client:
             client.upload_blob(key, content, overwrite=True)
         return f"{self.uri}/{key}"
@@ -78,7 +73,6 @@ class Container:
             client.delete_blob(key)
 
     def sas_token(self, permissions: str) -> str:
-        """A signature that allows ``permissions``, each a letter."""
         from azure.storage.blob import generate_container_sas
 
         until = datetime.now(UTC) + timedelta(days=1)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest import mock
 from urllib.parse import quote
@@ -15,8 +16,6 @@ import httpx
 
 @dataclass(frozen=True)
 class ApiCall:
-    """A kind of call; ``path`` is a regular expression."""
-
     method: str
     path: str
 
@@ -27,7 +26,6 @@ class ApiCall:
 CREATE = ApiCall("POST", "/v1/transfers")
 GET = ApiCall("GET", "/v1/transfers/[^/]+")
 READ = ApiCall("GET", ".*")
-DISCARD = ApiCall("DELETE", "/v1/transfers/[^/]+")
 ATTACH = ApiCall("POST", "/v1/transfers/[^/]+/files")
 SEND = ApiCall("POST", "/v1/transfers/[^/]+/send")
 
@@ -36,18 +34,11 @@ class ProcessCrashed(BaseException):
     """The process has ended."""
 
 
-class _Process:
-    """Whether the process that runs is dead: it calls nothing more, and stores nothing."""
-
-    is_dead = False
-
-
-#: The one that runs now; each piece of a task begins with a living one.
-process = _Process()
+#: The process that runs now: one that is dead calls nothing more, and stores nothing. Each piece of a task begins anew.
+process = SimpleNamespace(is_dead=False)
 
 
 def die() -> NoReturn:
-    """End the process that runs."""
     process.is_dead = True
     raise ProcessCrashed
 
@@ -99,39 +90,32 @@ def after(call: ApiCall, *changes: Callable[[], object], skip: int = 0) -> Itera
         yield
 
 
-class _Watched(httpx.SyncByteStream):
-    """The body of a request; ``act`` happens when so many bytes of it were read, before they are sent on."""
-
-    def __init__(self, stream: Any, at_bytes: int, act: Callable[[], object]) -> None:
-        self._stream, self._at_bytes, self._act = stream, at_bytes, act
-
-    def __iter__(self) -> Iterator[bytes]:
-        count, is_due = 0, True
-        for chunk in self._stream:
-            count += len(chunk)
-            if is_due and count >= self._at_bytes:
-                is_due = False
-                self._act()
-            yield chunk
-
-
 @contextmanager
 def during_upload(name: str, at_bytes: int, act: Callable[[], object]) -> Iterator[None]:
     """Let ``act`` happen when a file's first bytes, up to ``at_bytes``, were read; 0: before the first of them is."""
-    is_due = True
+    due = iter([act])
 
     def act_once() -> None:
-        nonlocal is_due
-        if is_due:
-            is_due = False
-            act()
+        next(due, lambda: None)()
+
+    class Watched(httpx.SyncByteStream):
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            count = 0
+            for chunk in self.stream:
+                count += len(chunk)
+                if count >= at_bytes:
+                    act_once()
+                yield chunk
 
     def handle(request: httpx.Request, make: Callable[[], httpx.Response]) -> httpx.Response:
         if ATTACH.matches(request) and quote(name) in request.headers["Content-Disposition"]:
             if at_bytes == 0:
                 act_once()
             else:
-                request.stream = _Watched(request.stream, at_bytes, act_once)
+                request.stream = Watched(request.stream)
         return make()
 
     with intercepted(handle):
@@ -140,10 +124,7 @@ def during_upload(name: str, at_bytes: int, act: Callable[[], object]) -> Iterat
 
 @contextmanager
 def dying_after(call: ApiCall, *, skip: int = 0) -> Iterator[None]:
-    """The task's process dies when a call has taken effect, before it knows that, or stores it.
-
-    :param skip: how many such calls it survives.
-    """
+    """The task's process dies when a call has taken effect, before it knows that, or stores it."""
 
     def handle(request: httpx.Request, make: Callable[[], httpx.Response]) -> httpx.Response:
         if process.is_dead:

@@ -6,5 +6,4 @@ from outbound_transfer_sandbox.testing import Sandbox
 
 
 def connection_json(sandbox: Sandbox, **extra: object) -> str:
-    """The sandbox as the value of an ``AIRFLOW_CONN_…`` variable."""
     return sandbox.airflow_connection(**extra)

@@ -15,7 +15,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def airflow_database() -> None:
-    """Airflow's metadata database, migrated once."""
     from airflow.utils.db import initdb
 
     initdb()
@@ -23,8 +22,6 @@ def airflow_database() -> None:
 
 @dataclass
 class Run:
-    """A finished DAG run."""
-
     dag_run: Any
 
     @property
@@ -33,26 +30,19 @@ class Run:
 
     def states(self) -> dict[str, str]:
         """State by task, ``task_id`` or ``task_id[map_index]``."""
-        return {_label(ti): str(ti.state) for ti in self.dag_run.get_task_instances()}
+        instances = self.dag_run.get_task_instances()
+        indexes = [f"[{ti.map_index}]" if ti.map_index >= 0 else "" for ti in instances]
+        return {f"{ti.task_id}{index}": str(ti.state) for ti, index in zip(instances, indexes, strict=True)}
 
     def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
         from airflow.models.xcom import XComModel
         from airflow.utils.session import create_session
 
         with create_session() as session:
-            query = XComModel.get_many(
-                run_id=self.dag_run.run_id,
-                key=key,
-                task_ids=task_id,
-                dag_ids=self.dag_run.dag_id,
-                map_indexes=map_index,
-            )
+            where = {"run_id": self.dag_run.run_id, "dag_ids": self.dag_run.dag_id, "map_indexes": map_index}
+            query = XComModel.get_many(key=key, task_ids=task_id, **where)
             found = session.execute(query).scalars().first() if not hasattr(query, "first") else query.first()
             return None if found is None else json.loads(found.value) if isinstance(found.value, str) else found.value
-
-
-def _label(ti: Any) -> str:
-    return ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
 
 
 @pytest.fixture

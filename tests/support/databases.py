@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Database]:
-    """One server a test process."""
     with running_server() as server:
         yield server
 
 
 @pytest.fixture
 def postgres(postgres_server: Database) -> Iterator[Database]:
-    """A fresh database; whoever leaves a connection to it open fails."""
     with fresh_database(postgres_server) as database:
         yield database
 
@@ -51,14 +49,12 @@ def fresh_database(postgres_server: Database) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[mariadb_support.Database]:
-    """One server a test process."""
     with mariadb_support.running_server() as server:
         yield server
 
 
 @pytest.fixture
 def mariadb(mariadb_server: mariadb_support.Database) -> Iterator[mariadb_support.Database]:
-    """A fresh database; whoever leaves a connection to it open fails."""
     name = f"test_{uuid.uuid4().hex}"
     with closing(mariadb_server.connect(autocommit=True)) as connection, closing(connection.cursor()) as tx:
         tx.execute(f"CREATE DATABASE {name}")
@@ -88,7 +84,6 @@ def single_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def several_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Airflow whose components have no file in common."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
 
 
@@ -101,7 +96,6 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture
 def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Hook]:
-    """Make a hook of an empty database, by the name of its driver."""
     from support.warehouses import DRIVERS, Hook, duckdb_hook, sqlite_hook
 
     def make(name: str) -> Hook:
@@ -120,5 +114,4 @@ def hook_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], H
 
 @pytest.fixture(params=["sqlite", "duckdb", "psycopg", "psycopg2", "mysqlclient"])
 def warehouse_hook(request: pytest.FixtureRequest, hook_of: Callable[[str], Hook]) -> Hook:
-    """A hook of each database that has a dialect of its own."""
     return hook_of(request.param)

@@ -32,7 +32,6 @@ def counts(sandbox: Sandbox) -> Counter[tuple[str, str, int]]:
 
 
 def small_files(folder: Path, count: int) -> str:
-    """A glob of ``count`` files of 100 bytes, no two alike."""
     folder.mkdir(exist_ok=True)
     for number in range(count):
         (folder / f"{number:04}.txt").write_text(f"{number:0100}")

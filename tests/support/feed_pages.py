@@ -1,11 +1,9 @@
-"""Pages of an invented feed, and a warehouse that fails at a chosen statement."""
+"""Pages of an invented feed, and what of them is in a warehouse."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
@@ -15,7 +13,7 @@ import psycopg2.extras
 from outbound_transfer.client.events import Page, read_page
 from outbound_transfer.store.events import EventStore
 from outbound_transfer.store.tables import Tables
-from support.warehouses import Hook, observe
+from support.warehouses import Hook
 
 
 def tables(hook: Any, feed: str = "acme", **options: Any) -> EventStore:
@@ -41,43 +39,13 @@ def events(start: int, end: int) -> tuple[bytes, ...]:
 
 
 IDS = "SELECT event_id FROM outbound_transfer_events ORDER BY cursor_from, line_number"
-
-
 CURSOR = 'SELECT "cursor" FROM outbound_transfer_feed_cursor'
-
-
 TABLE_NAMES = ("events", "feed_cursor", "feed_polls", "rejected_lines")
-
-
 REJECTED = "SELECT raw FROM outbound_transfer_rejected_lines ORDER BY cursor_from, line_number"
 
 
-class Fault(Exception):
-    pass
-
-
-@dataclass
-class Faulty:
-    """Makes a warehouse's n-th statement (from 1, commits among them) fail: before it is run, or after."""
-
-    at: int
-    after: bool
-    count: int = 0
-    met: list[str] = field(default_factory=list)
-
-    def tables(self, hook: Hook) -> EventStore:
-        feed = tables(hook)
-        observe(feed.database, self.step)
-        return feed
-
-    def step(self, what: str, run: Callable[[], Any]) -> Any:
-        self.count += 1
-        if self.count != self.at:
-            return run()
-        self.met.append(what)
-        if self.after:
-            run()
-        raise Fault(what)
+_MISSING = psycopg.errors.UndefinedTable, psycopg2.errors.UndefinedTable
+_NO_TABLE = (sqlite3.OperationalError, duckdb.CatalogException, *_MISSING)
 
 
 def state_of(hook: Hook) -> tuple[int, list[str], int]:
@@ -85,27 +53,13 @@ def state_of(hook: Hook) -> tuple[int, list[str], int]:
     try:
         ((cursor,),) = hook.fetch(CURSOR) or [(0,)]
         return cursor, [i for (i,) in hook.fetch(IDS)], len(hook.fetch(REJECTED))
-    except (
-        sqlite3.OperationalError,
-        duckdb.CatalogException,
-        psycopg.errors.UndefinedTable,
-        psycopg2.errors.UndefinedTable,
-    ):
+    except _NO_TABLE:
         return 0, [], 0
 
 
 PAGES = {0: page(0, *events(0, 3), b"junk"), 4: page(4, *events(3, 5))}
 
 
-CONSISTENT = [(0, [], 0), (4, ["e0", "e1", "e2"], 1), (6, ["e0", "e1", "e2", "e3", "e4"], 1)]
-
-
 def drop_tables(hook: Hook) -> None:
     for table in (*TABLE_NAMES, "accounts"):
         hook.run(f"DROP TABLE IF EXISTS outbound_transfer_{table}")
-
-
-def rewind(hook: Hook) -> None:
-    for table in ("events", "rejected_lines", "feed_polls"):
-        hook.run(f"DELETE FROM outbound_transfer_{table}")
-    hook.run('UPDATE outbound_transfer_feed_cursor SET "cursor" = 0')

@@ -23,7 +23,6 @@ from support.timeouts import TEST_TIMEOUT
 
 TABLE = "lake.events"
 
-#: Events in a page of :func:`drain`, and pages.
 LINES, PAGES = 20, 6
 
 #: What takes seconds to import in each process.
@@ -34,19 +33,15 @@ _IMPORTED_ONCE = [
 
 
 def properties(folder: Path) -> dict[str, str]:
-    """What the connection's extra has for a catalog in a folder."""
     return {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'lake'}"}
 
 
 def connection_json(folder: Path) -> str:
-    """The catalog as the value of an ``AIRFLOW_CONN_…`` variable."""
     return json.dumps({"conn_type": "iceberg", "extra": properties(folder)})
 
 
 @dataclass
 class Lake:
-    """A catalog in a folder, and what its table holds."""
-
     folder: Path
     catalog: Any
 
@@ -54,7 +49,7 @@ class Lake:
         return IcebergEventDestination(catalog or self.catalog, TABLE, account, **options)
 
     def maintenance(self, account: str = "acme") -> IcebergEventDestination:
-        return IcebergEventDestination(self.catalog, TABLE, account)
+        return self.destination(account)
 
     def table(self) -> Table:
         return self.catalog.load_table(TABLE)
@@ -79,7 +74,6 @@ class Lake:
 
 
 def open_lake(folder: Path) -> Lake:
-    """The catalog of a folder, with the namespace of :data:`TABLE`."""
     catalog = SqlCatalog("lake", **properties(folder))
     catalog.create_namespace_if_not_exists("lake")
     return Lake(folder, catalog)
@@ -88,9 +82,7 @@ def open_lake(folder: Path) -> Lake:
 class InterruptedCatalog:
     """A catalog whose commits are interrupted: ``before`` and ``after`` may raise, or commit something themselves."""
 
-    def __init__(
-        self, catalog: Any, *, before: Callable[[], Any] = lambda: None, after: Callable[[], Any] = lambda: None
-    ) -> None:
+    def __init__(self, catalog: Any, *, before: Callable[[], Any] = int, after: Callable[[], Any] = int) -> None:
         self._catalog, self._before, self._after = catalog, before, after
 
     def __getattr__(self, name: str) -> Any:
@@ -108,9 +100,6 @@ class InterruptedCatalog:
         return response
 
 
-# ----------------------------------------------------------------------------------------- processes, several at once
-
-
 def at_once(*workers: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
     """Run each worker in a process of its own, all at once; what they returned."""
     context = multiprocessing.get_context("forkserver")  # a fork of this process would inherit Arrow's threads
@@ -121,12 +110,10 @@ def at_once(*workers: tuple[Callable[..., Any], tuple[Any, ...]]) -> list[Any]:
 
 
 def create(folder: Path) -> int:
-    """Create the table unless it is there; the cursor."""
     return open_lake(folder).destination().get_or_create_cursor()
 
 
 def drain(folder: Path, account: str = "acme") -> int:
-    """Load the pages of a feed until it is drained; how many this process loaded."""
     destination, loaded = open_lake(folder).destination(account), 0
     while (cursor := destination.get_or_create_cursor()) < LINES * PAGES:
         with suppress(CursorMoved):
@@ -136,27 +123,26 @@ def drain(folder: Path, account: str = "acme") -> int:
 
 
 def page_after(cursor: int) -> Page:
-    """The page of the feed of :func:`drain` after a cursor."""
     return page(cursor, *events(cursor, cursor + LINES), has_more=cursor + LINES < LINES * PAGES)
 
 
 def compact(folder: Path, accounts: Sequence[str] = ("acme",)) -> int:
-    """Rewrite the table into one file once, and again until its feeds are drained; how often that succeeded."""
-    lake, done = open_lake(folder), 0
-    while not (done and _is_drained(lake, accounts)):
-        table = lake.table()
-        with suppress(CommitFailedException):
-            table.overwrite(table.scan().to_arrow())
-            done += 1
-    return done
+    return _again_and_again(folder, accounts, lambda table: table.overwrite(table.scan().to_arrow()))
 
 
 def expire(folder: Path) -> int:
-    """Expire every snapshot that may be, once and until the feed is drained; how often that succeeded."""
+    until = datetime.now() + timedelta(days=1)
+    return _again_and_again(
+        folder, ("acme",), lambda table: table.maintenance.expire_snapshots().older_than(until).commit()
+    )
+
+
+def _again_and_again(folder: Path, accounts: Sequence[str], act: Callable[[Table], Any]) -> int:
+    """Do something once, and again until the feeds are drained; how often that succeeded."""
     lake, done = open_lake(folder), 0
-    while not (done and _is_drained(lake, ("acme",))):
+    while not (done and _is_drained(lake, accounts)):
         with suppress(CommitFailedException):
-            lake.table().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+            act(lake.table())
             done += 1
     return done
 

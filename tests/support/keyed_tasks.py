@@ -11,15 +11,10 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.deliveries import DELIVERY
 from support.tasks import FakeTaskInstance
 
-DELIVERIES_CONN_ID = "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID"
-
 
 @dataclass
 class KeyedTaskInstance(FakeTaskInstance):
-    """One task of one run in an Airflow that has others.
-
-    :ivar airflow: the states of all other task instances, by run and map index.
-    """
+    """One task of one run in an Airflow that has others, whose states are known by run and map index."""
 
     airflow: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -34,15 +29,10 @@ class KeyedTaskInstance(FakeTaskInstance):
 
 
 def keyed_task(run_id: str, time: Any, *, airflow: Any = None, retries: int = 0, **arguments: Any) -> KeyedTaskInstance:
-    """Return the task of a run that delivers under the key "k", unless ``arguments`` say otherwise."""
+    """The task of a run that delivers under the key "k", unless ``arguments`` say otherwise."""
     values = {**DELIVERY, "delivery_key": "k", **arguments}
-    return KeyedTaskInstance(
-        lambda: DeliverFilesOperator(task_id="task", **values),
-        time,
-        retries,
-        run_id=run_id,
-        airflow={} if airflow is None else airflow,
-    )
+    make = lambda: DeliverFilesOperator(task_id="task", **values)  # noqa: E731
+    return KeyedTaskInstance(make, time, retries, run_id=run_id, airflow={} if airflow is None else airflow)
 
 
 def sqlite_connection(file: Path) -> str:

@@ -12,8 +12,6 @@ from support.threads import serving
 
 
 class MailServer:
-    """A mail server that keeps what it is given."""
-
     def __init__(self) -> None:
         self.messages: list[str] = []
         messages = self.messages
@@ -36,7 +34,6 @@ class MailServer:
         self.port = self._server.server_address[1]
 
     def parsed(self) -> list[EmailMessage]:
-        """The messages' only parts, each with the headers of its message."""
         found = []
         for text in self.messages:
             message = email.message_from_string(text, policy=email.policy.default)

@@ -8,75 +8,52 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from support.timeouts import TEST_TIMEOUT
+from support.timeouts import eventually
 
 #: Not in the PATH of every user.
 SERVER = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
 
 #: Nothing here has to outlive a power cut, and a test needs little memory.
 OPTIONS = (
-    "--no-defaults",
-    *(["--user=root"] if os.getuid() == 0 else []),
+    "--no-defaults", *(["--user=root"] if os.getuid() == 0 else []),
     "--bind-address=127.0.0.1",  # Airflow's hook takes mysql-connector-python there by no socket
-    "--skip-name-resolve",
-    "--skip-log-bin",
-    "--performance-schema=off",
-    "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-flush-method=nosync",
-    "--innodb-doublewrite=0",
-    "--innodb-buffer-pool-size=64M",
-    "--innodb-log-file-size=32M",
-    "--sync-frm=0",
+    "--skip-name-resolve", "--skip-log-bin", "--performance-schema=off", "--sync-frm=0",
+    "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0",
+    "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M",
     # What a session must not take over: each test shows that it says what it needs.
-    "--character-set-server=latin1",
-    "--sql-mode=",
-    "--default-storage-engine=MyISAM",
-    "--transaction-isolation=REPEATABLE-READ",
-    "--default-time-zone=+09:00",
-)
+    "--character-set-server=latin1", "--sql-mode=", "--default-storage-engine=MyISAM",
+    "--transaction-isolation=REPEATABLE-READ", "--default-time-zone=+09:00",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Database:
-    """A database of its own, gone at the end of the test."""
-
     socket: str
     port: int
     name: str
 
     def connect(self, driver: str = "mysqlclient", **options: Any) -> Any:
-        """A new connection."""
         import MySQLdb
 
         return MySQLdb.connect(unix_socket=self.socket, user="root", db=self.name, **options)
 
-    def connect_by_port(self, driver: str, port: int) -> Any:
-        """A new connection of a driver through a proxy of loopback."""
-        import MySQLdb
-
-        return MySQLdb.connect(host="127.0.0.1", port=port, user="root", database=self.name)
-
     def airflow_connection(self, driver: str = "mysqlclient") -> str:
-        """For an ``AIRFLOW_CONN_…`` variable."""
         address = {"host": "127.0.0.1", "port": self.port, "login": "root", "schema": self.name}
         return json.dumps({"conn_type": "mysql", **address})
 
     @property
     def url(self) -> str:
-        """For SQLAlchemy."""
         return f"mysql+mysqldb://root@localhost/{self.name}?unix_socket={self.socket}&charset=utf8mb4"
 
 
 @contextmanager
 def running_server() -> Iterator[Database]:
-    """A server on a socket in a directory of its own; stopped and removed at the end."""
     try:
         import MySQLdb  # noqa: F401  # without it, each attempt to connect fails until the deadline
     except ImportError as error:
@@ -92,9 +69,16 @@ def running_server() -> Iterator[Database]:
             port = free.getsockname()[1]
         server = Database(str(folder / "socket"), port, "")
         with (folder / "log").open("wb") as log:
-            places = (data, f"--socket={server.socket}", f"--port={port}", f"--pid-file={folder / 'pid'}")
+            # The temporary tables of two servers have the same names.
+            places = (
+                data,
+                f"--tmpdir={folder}",
+                f"--socket={server.socket}",
+                f"--port={port}",
+                f"--pid-file={folder}/pid",
+            )
             process = subprocess.Popen([SERVER, *OPTIONS, *places], stdout=log, stderr=log)
-        _wait(process, server, folder / "log")
+        eventually(lambda: _is_up(process, server, folder / "log"), interval=0.02)
         with closing(server.connect()) as connection, closing(connection.cursor()) as tx:
             tx.execute("CREATE DATABASE main")
         yield replace(server, name="main")
@@ -115,11 +99,8 @@ def _install(folder: Path, data: str) -> None:
     assert done.returncode == 0, done.stderr[-2_000:]
 
 
-def _wait(process: subprocess.Popen[bytes], server: Database, log: Path) -> None:
-    deadline = time.monotonic() + TEST_TIMEOUT
-    while True:
-        with suppress(Exception), closing(server.connect()):
-            return
-        assert process.poll() is None, log.read_text()[-2_000:]
-        assert time.monotonic() < deadline, log.read_text()[-2_000:]
-        time.sleep(0.02)
+def _is_up(process: subprocess.Popen[bytes], server: Database, log: Path) -> bool:
+    assert process.poll() is None, log.read_text()[-2_000:]
+    with suppress(Exception), closing(server.connect()):
+        return True
+    return False

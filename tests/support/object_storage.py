@@ -16,18 +16,21 @@ ACCESS_KEY, SECRET_KEY = "an-access-key", "a-secret-key"
 
 
 @contextlib.contextmanager
-def running_s3() -> Iterator[str]:
-    """The address of an empty S3 server; in a process of its own, so that its memory is not taken for ours."""
-    command = [sys.executable, __file__]
+def started(*command: str) -> Iterator[str]:
+    """What a server says first; in a process of its own, so that its memory is not taken for ours."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         try:
-            address = server.stdout.readline().strip()
-            assert address, "the S3 server did not start"
-            yield address
+            said = server.stdout.readline().strip()
+            assert said, "the server did not start"
+            yield said
         finally:
             server.stdin.close()
+
+
+def running_s3() -> contextlib.AbstractContextManager[str]:
+    return started(sys.executable, __file__)
 
 
 @contextlib.contextmanager
@@ -42,30 +45,21 @@ def refusing_keys(endpoint: str) -> Iterator[None]:
 
 
 def connection_json(endpoint: str, **extra: object) -> str:
-    """The server as the value of an ``AIRFLOW_CONN_…`` variable."""
     extra = {"endpoint_url": endpoint, "region_name": "us-east-1", **extra}
     return json.dumps({"conn_type": "aws", "login": ACCESS_KEY, "password": SECRET_KEY, "extra": extra})
 
 
 class Bucket:
-    """One bucket, written to past the provider."""
-
     def __init__(self, endpoint: str, name: str) -> None:
         import boto3
 
         self.name = name
         self.uri = f"s3://aws_default@{name}"
-        self._s3: Any = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-        )
+        keys = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
+        self._s3: Any = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
         self._s3.create_bucket(Bucket=name)
 
     def put(self, key: str, content: bytes) -> str:
-        """The object's URI, with the connection in it."""
         self._s3.put_object(Bucket=self.name, Key=key, Body=content)
         return f"{self.uri}/{key}"
 

@@ -22,22 +22,15 @@ class Person:
     """Answers the requests of tasks as Airflow keeps them: one for each task instance, the first one as long as it is.
 
     :ivar does: gets the request, and returns the option to choose, or an event.
-    :ivar shown: every request that was made, the newest last.
-    :ivar is_shown_anew: whether Airflow shows the newest request of a task, as it does from 3.4 on.
     """
 
     does: Callable[[SimpleNamespace], Any] = lambda shown: shown.options[0]
     shown: list[SimpleNamespace] = field(default_factory=list)
-    is_shown_anew: bool = False
     _kept: dict[str, SimpleNamespace] = field(default_factory=dict)
 
     def request(self, ti_id: str, **request: Any) -> None:
-        """Keep a request, as the task's process makes it."""
         self.shown.append(SimpleNamespace(**request))
-        kept = self._kept.setdefault(ti_id, self.shown[-1])
-        if self.is_shown_anew:
-            kept = self._kept[ti_id] = self.shown[-1]
-        kept.response = None
+        self._kept.setdefault(ti_id, self.shown[-1]).response = None
 
     def read(self, ti_id: str) -> SimpleNamespace:
         """Return the response to the request of a task, as a trigger reads it; the person gives it by now."""
@@ -49,7 +42,6 @@ class Person:
         return SimpleNamespace(response_received=True, **fields)
 
     def answer(self, ti_id: str) -> dict[str, Any]:
-        """Return the event with which Airflow resumes a task."""
         kept = self._kept[ti_id]
         chosen = self.does(kept)
         if not isinstance(chosen, str):
@@ -61,13 +53,11 @@ class Person:
 
 
 def rejects(shown: SimpleNamespace) -> str:
-    """Choose to reject."""
     return str(shown.options[1])
 
 
 @contextmanager
 def answering(person: Person) -> Iterator[Person]:
-    """Let a person answer what tasks ask."""
     with (
         mock.patch.object(hitl, "upsert_hitl_detail", person.request),
         mock.patch.object(triggers, "get_hitl_detail_content_detail", person.read),

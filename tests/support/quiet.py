@@ -6,7 +6,6 @@ import logging
 
 
 def be_quiet() -> None:
-    """No log of a task that is meant to fail."""
     import structlog
     from airflow.sdk.bases.operator import ExecutorSafeguard
 

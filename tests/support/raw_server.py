@@ -22,10 +22,7 @@ def answer(body: bytes = TRANSFER, status: str = "200 OK", *headers: str) -> byt
 
 @dataclass
 class Server:
-    """A raw server on loopback: ``handle`` gets each connection, and its request up to the end of the headers.
-
-    A client that begins a TLS handshake instead is handled at once, as servers do that answer it with 400.
-    """
+    """A raw server on loopback: ``handle`` gets each connection, with the request's headers or a TLS handshake."""
 
     handle: Callable[[socket.socket, bytes], None]
     listener: socket.socket
@@ -84,7 +81,6 @@ def header(request: bytes, name: str) -> str | None:
 
 
 def with_body(stream: socket.socket, request: bytes) -> bytes:
-    """The request, read to its end."""
     length = int(header(request, "Content-Length") or 0)
     while len(request.partition(b"\r\n\r\n")[2]) < length:
         request += stream.recv(1 << 20)
@@ -92,9 +88,8 @@ def with_body(stream: socket.socket, request: bytes) -> bytes:
 
 
 def read_body(stream: socket.socket, request: bytes) -> int:
-    """Read a request to its end; how long its body was."""
-    length = int(header(request, "Content-Length") or 0)
-    got = len(request.partition(b"\r\n\r\n")[2])
-    while got < length:
-        got += len(stream.recv(1 << 20))
+    """Read a request to its end, or until it breaks off; how long its body was."""
+    length, got = int(header(request, "Content-Length") or 0), len(request.partition(b"\r\n\r\n")[2])
+    while got < length and (chunk := stream.recv(1 << 20)):
+        got += len(chunk)
     return got

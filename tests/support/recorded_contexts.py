@@ -1,7 +1,6 @@
 """What a running try learned from real versions of Airflow, to be replayed; :mod:`versions.record_contexts` records it.
 
-A recorded context has the attributes that Airflow gave it, and its task instance returns what the task SDK's calls
-returned. A call that was not recorded fails the test.
+Its task instance returns what the task SDK's calls returned. A call that was not recorded fails the test.
 """
 
 from __future__ import annotations
@@ -17,17 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-_FOLDER = Path(__file__).with_name("contexts")
-
 
 def file_of(version: str) -> Path:
-    """Return the file of a version of Airflow."""
-    return _FOLDER / f"{version}.json"
+    return Path(__file__).with_name("contexts") / f"{version}.json"
 
 
 def recorded_versions(case: str = "first try") -> list[str]:
-    """Return the versions of Airflow with which a case was recorded, oldest first."""
-    found = [file.stem for file in _FOLDER.glob("*.json") if case in _read(file.stem)]
+    """The versions of Airflow with which a case was recorded, oldest first."""
+    found = [file.stem for file in file_of("").parent.glob("*.json") if case in _read(file.stem)]
     return sorted(found, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
 
@@ -38,17 +34,11 @@ def _read(version: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def recorded(version: str, case: str, task_id: str = "plain") -> list[RecordedContext]:
-    """Return the contexts of a task in a case, in the order in which they were recorded."""
     return [RecordedContext(known) for known in _read(version)[case] if known["ti"]["task_id"] == task_id]
 
 
 @dataclass(frozen=True)
 class RecordedContext:
-    """What one try knew.
-
-    :ivar known: the record, as JSON.
-    """
-
     known: dict[str, Any]
 
     @property
@@ -57,17 +47,17 @@ class RecordedContext:
         return str(self.known["step"])
 
     def context(self, **changes: Any) -> dict[str, Any]:
-        """Return a context like Airflow's.
-
-        :param changes: keys that it gets instead.
-        """
-        dag_run = _with_times(self.known["dag_run"])
+        """A context like Airflow's, with ``changes`` in their places."""
+        times = ("run_after", "start_date", "logical_date")
+        known = self.known["dag_run"]
+        dag_run = SimpleNamespace(
+            **known | {name: datetime.fromisoformat(known[name]) for name in times if known.get(name)}
+        )
         loop = {"loop": SimpleNamespace(**self.known["loop"])} if self.known["loop"] else {}
         dag = SimpleNamespace(task_ids=self.known["task_ids"])
         return {"ti": self.task_instance(), "dag_run": dag_run, "dag": dag} | loop | changes
 
     def task_instance(self) -> SimpleNamespace:
-        """Return the context's task instance."""
         fields = dict(self.known["ti"])
         if "region_id" in fields:
             fields["region_id"] = UUID(fields["region_id"])
@@ -94,10 +84,3 @@ class RecordedContext:
 
 def _comparable(given: dict[str, Any]) -> dict[str, Any]:
     return {name: sorted(value) if isinstance(value, list) else value for name, value in given.items() if value}
-
-
-def _with_times(fields: dict[str, Any]) -> SimpleNamespace:
-    times = {"run_after", "start_date", "logical_date"}
-    return SimpleNamespace(
-        **{name: datetime.fromisoformat(value) if name in times and value else value for name, value in fields.items()}
-    )

@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from support.deliveries import DELIVERY
+from support.deliveries import digest as digest
 from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
 
 MB = 1024 * 1024
 
-DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
-
-
 #: Names that a service, a URI or a shell could take for something else.
 NAMES = (
-    "plain.csv",
-    "with space.csv",
-    "Über-報告 📦.csv",
-    "e\u0301.csv",  # NFD: é in two code points
-    "50%25 #1?a=b&c+d;e.csv",
-    "quote\"s and 'apostrophes'.csv",
-    ".hidden",
-    "[ab]*.csv",
-    "$(touch owned) `id`.csv",
-    "-rf",
-)
+    "plain.csv", "with space.csv", "Über-報告 📦.csv", "e\u0301.csv", "50%25 #1?a=b&c+d;e.csv",
+    "quote\"s and 'apostrophes'.csv", ".hidden", "[ab]*.csv", "$(touch owned) `id`.csv", "-rf",
+)  # fmt: skip
 
 
 def delivery_maker(sandbox: Any) -> Callable[..., FakeTaskInstance]:
-    """Return a function that makes a delivery of files; its time is the sandbox's."""
     time = SimulatedClock(sandbox)
 
     def make(*files: Any, **arguments: Any) -> FakeTaskInstance:
@@ -48,39 +38,30 @@ def pattern(size: int) -> bytes:
     return b"".join(number.to_bytes(8, "big") for number in range(size // 8 + 1))[:size]
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def stored(sandbox, transfer_id: str) -> dict[str, str]:
-    """SHA-256 by name of what a transfer holds."""
     files = sandbox.transfer(transfer_id)["files"]
     return {file["name"]: sandbox.stored_file(transfer_id, file["id"])["sha256"] for file in files}
 
 
 def open_files(folder: str) -> list[str]:
-    """Files under ``folder`` that this process has open, those without a name included."""
     links = []
     for descriptor in Path("/proc/self/fd").iterdir():
-        try:
+        with suppress(OSError):
             links.append(os.readlink(descriptor))
-        except OSError:
-            continue
     return [link for link in links if link.startswith(folder)]
 
 
-class peak_memory:  # noqa: N801  # a context manager reads like a function
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
     """The most memory that this process has held inside the block, beyond what it held at its beginning; in bytes."""
-
-    def __enter__(self) -> list[int]:
-        if not Path("/proc/self/clear_refs").exists():
-            pytest.skip("peak memory is measured with Linux' /proc")
-        Path("/proc/self/clear_refs").write_text("5")
-        self.before, self.peak = _status("VmRSS"), list[int]()
-        return self.peak
-
-    def __exit__(self, *_: object) -> None:
-        self.peak.append(_status("VmHWM") - self.before)
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("peak memory is measured with Linux' /proc")
+    Path("/proc/self/clear_refs").write_text("5")
+    before, peak = _status("VmRSS"), list[int]()
+    try:
+        yield peak
+    finally:
+        peak.append(_status("VmHWM") - before)
 
 
 def _status(field: str) -> int:

@@ -17,18 +17,10 @@ import sqlalchemy as sa
 from outbound_transfer.delivery.decision import Phase
 from outbound_transfer.delivery.row import Entry, Memory
 from outbound_transfer.files.attached import Held
+from outbound_transfer.store import tables
 from outbound_transfer.store.deliveries import Deliveries
-from outbound_transfer.store.rows import format_timestamp, read_event_time
-from outbound_transfer.store.tables import (
-    FEED,
-    FEED_CURSOR,
-    FEED_POLLS,
-    LISTING,
-    RECIPIENTS,
-    REJECTED_LINES,
-    TRANSFERS,
-    Tables,
-)
+from outbound_transfer.store.rows import format_timestamp
+from outbound_transfer.store.tables import Tables
 
 ACCOUNT = "account.example.com"
 CONN_ID = "outbound_transfer_default"
@@ -38,61 +30,33 @@ AT_ONCE = 5_000
 
 
 def make_tables(warehouse: Tables) -> None:
-    """Make the tables of the listing and the feed."""
-    warehouse.create((*LISTING, *FEED))
+    warehouse.create((*tables.LISTING, *tables.FEED))
 
 
 def delivery(transfer_id: str, now: datetime, *, files: Any = None, **values: Any) -> dict[str, Any]:
-    """A row of a delivery: pending, made an hour ago, unless the values say otherwise.
-
-    :param files: names and sizes.
-    """
+    """A row of a delivery: pending, made an hour ago, unless the values say otherwise; ``files``: names and sizes."""
     begun = values.get("created_at", now - timedelta(hours=1))
     sent = begun + timedelta(seconds=20)
     status = values.pop("status", "pending")
     phase = {"draft": "handed_on", "failed": "empty", "no draft": "empty", "rehearsed": "empty"}.get(status, "sending")
     held = {name: Held(name, size, "A" * 43, "") for name, size in (files or {"report.pdf": 1_234_567}).items()}
-    memory = Memory(
-        phase=Phase(phase),
-        transfer_id=transfer_id,
-        account=ACCOUNT,
-        identity="x$y",
-        entries={"": Entry(1, False, held)},
-    )
+    entries = {"": Entry(1, False, held)}
+    memory = Memory(phase=Phase(phase), transfer_id=transfer_id, account=ACCOUNT, identity="x$y", entries=entries)
     return {
-        "delivery": hashlib.sha256(transfer_id.encode()).hexdigest(),
-        "version": 1,
-        "is_keyed": False,
-        "account": ACCOUNT,
-        "transfer_id": "" if phase == "empty" else transfer_id,
-        "phase": phase,
-        "is_rehearsal": status == "rehearsed",
-        "security": "",
-        "twin": "",
-        "run_started": "",
-        "memory": msgspec.json.encode(memory).decode(),
-        "conn_id": CONN_ID,
-        "dag_id": "deliver_files",
-        "task_id": "deliver",
-        "run_id": f"manual__{now:%Y-%m-%d}T00:00:00+00:00",
-        "map_index": -1,
-        "try_number": 1,
-        "subject": "Quarterly report",
+        "delivery": hashlib.sha256(transfer_id.encode()).hexdigest(), "version": 1, "is_keyed": False, "phase": phase,
+        "transfer_id": "" if phase == "empty" else transfer_id, "is_rehearsal": status == "rehearsed",
+        "account": ACCOUNT, "conn_id": CONN_ID, "dag_id": "deliver_files", "task_id": "deliver",
+        "run_id": f"manual__{now:%Y-%m-%d}T00:00:00+00:00", "map_index": -1, "try_number": 1,
+        "security": "", "twin": "", "run_started": "", "memory": msgspec.json.encode(memory).decode(),
         "status": "draft" if status == "in doubt" else status if phase == "sending" else "",
-        "error": "it failed" if status == "failed" else "",
-        "recipient_count": 2,
-        "picked_up_count": 0,
-        "recipients": "[]",
-        "created_at": begun,
-        "day": f"{begun:%Y-%m-%d}",
-        "sent_at": sent if phase == "sending" else None,
+        "error": "it failed" if status == "failed" else "", "subject": "Quarterly report",
+        "recipient_count": 2, "picked_up_count": 0, "recipients": "[]", "day": f"{begun:%Y-%m-%d}",
+        "created_at": begun, "updated_at": sent, "sent_at": sent if phase == "sending" else None,
         "expires_at": sent + timedelta(days=14),
-        "updated_at": sent,
-    } | values
+    } | values  # fmt: skip
 
 
 def add(rows: Deliveries, made: Sequence[dict[str, Any]]) -> None:
-    """Add rows of deliveries."""
     rows.read("")
     with rows.database.begin() as tx:
         tx.execute(sa.insert(rows.table), made)
@@ -109,34 +73,12 @@ def fill(
     rows: Deliveries, count: int, now: datetime, *, days: float = 30, dags: Sequence[str] = ("deliver_files",),
     runs: Sequence[str] = (), seed: int = 7,
 ) -> None:  # fmt: skip
-    """Add ``count`` deliveries of the last ``days``."""
-    made = list(_deliveries(random.Random(seed), count, now, days, dags, runs))
+    made = list(deliveries(random.Random(seed), count, now, days, dags, runs))
     for at in range(0, count, AT_ONCE):
         add(rows, made[at : at + AT_ONCE])
 
 
-def fill_listing(warehouse: Tables, count: int, now: datetime, *, days: float = 30, seed: int = 7) -> None:
-    """Add the transfers and recipients of ``count`` deliveries, as a listing has them, and a feed."""
-    make_tables(warehouse)
-    made = [row for row in _deliveries(random.Random(seed), count, now, days, ("dag",), ()) if row["sent_at"]]
-    seen = now - timedelta(minutes=1)
-    counts = ("recipient_count", "picked_up_count")
-    transfers = [
-        (ACCOUNT, row["transfer_id"], CONN_ID, row["status"], "Report", row["sent_at"],
-         row["expires_at"], *(row[name] for name in counts), seen, seen)
-        for row in made
-    ]  # fmt: skip
-    recipients = [
-        (ACCOUNT, row["transfer_id"], at, each["email"], each["name"], read_event_time(each["picked_up_at"]))
-        for row in made
-        for at, each in enumerate(json.loads(row["recipients"]), 1)
-    ]
-    insert(warehouse, TRANSFERS, transfers)
-    insert(warehouse, RECIPIENTS, recipients)
-    add_feed(warehouse, now)
-
-
-def _deliveries(
+def deliveries(
     chance: random.Random, count: int, now: datetime, days: float, dags: Sequence[str], runs: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     for number in range(count):
@@ -186,16 +128,16 @@ def _status(chance: random.Random, collected: int, recipients: int, is_over: boo
 
 
 def add_feed(warehouse: Tables, now: datetime) -> None:
-    insert(warehouse, FEED_CURSOR, [(ACCOUNT, 48_213, now - timedelta(seconds=40))])
+    insert(warehouse, tables.FEED_CURSOR, [(ACCOUNT, 48_213, now - timedelta(seconds=40))])
     polls = [
         (uuid.uuid4().hex, ACCOUNT, now - timedelta(seconds=40 + 90 * number), "poll", 200, 12, 12, 0,
          48_201 - 12 * number, 48_213 - 12 * number, 0, None)
         for number in range(100)
     ]  # fmt: skip
-    insert(warehouse, FEED_POLLS, polls)
-    insert(warehouse, REJECTED_LINES, [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", now - timedelta(days=1))])
+    insert(warehouse, tables.FEED_POLLS, polls)
+    insert(warehouse, tables.REJECTED_LINES, [(ACCOUNT, "0" * 64, 40_000, 3, b"{", "no JSON", now - timedelta(days=1))])
 
 
 def reject_lines(warehouse: Tables, count: int, now: datetime) -> None:
     rows = [(ACCOUNT, f"{number:064x}", 1, number, b"{", "no JSON", now) for number in range(1, count)]
-    insert(warehouse, REJECTED_LINES, rows)
+    insert(warehouse, tables.REJECTED_LINES, rows)

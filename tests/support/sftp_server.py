@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -35,7 +34,6 @@ class SftpServer:
     uri: ClassVar = "sftp://sftp_default@"
 
     def put(self, path: str, content: bytes) -> str:
-        """Write a file past the provider; returns its URI, with the connection in it."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         is_new = not file.exists()
@@ -48,7 +46,6 @@ class SftpServer:
         (self.root / path).unlink()
 
     def connection_json(self, **changed: object) -> str:
-        """The server as the value of an ``AIRFLOW_CONN_…`` variable."""
         values = {"conn_type": "sftp", "host": "127.0.0.1", "port": self.port, "login": USER, "password": PASSWORD}
         return json.dumps({name: value for name, value in (values | changed).items() if value is not None})
 
@@ -56,21 +53,15 @@ class SftpServer:
 @contextlib.contextmanager
 def running_sftp() -> Iterator[SftpServer]:
     """An empty server, in a process of its own: its memory is not taken for ours, and permissions hold for it."""
+    from support.object_storage import started  # not at the top: the server runs this file alone
+
     root = Path(tempfile.mkdtemp(prefix="sftp-"))  # not below a folder that only its owner may enter
     root.chmod(0o755)
     (root / HOME).mkdir()
     key = asyncssh.generate_private_key("ssh-ed25519")
-    command = [sys.executable, __file__, str(root), key.export_public_key().decode().strip()]
     try:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdin is not None
-            assert server.stdout is not None
-            try:
-                port = server.stdout.readline().strip()
-                assert port, "the SFTP server did not start"
-                yield SftpServer(int(port), root, key.export_private_key())
-            finally:
-                server.stdin.close()
+        with started(sys.executable, __file__, str(root), key.export_public_key().decode().strip()) as port:
+            yield SftpServer(int(port), root, key.export_private_key())
     finally:
         shutil.rmtree(root)
 

@@ -12,15 +12,10 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 
-def stats_environment(port: int) -> dict[str, str]:
-    """What lets an Airflow send its metrics to a port of this machine."""
-    options = {"ON": "True", "HOST": "127.0.0.1", "PORT": str(port), "INFLUXDB_ENABLED": "True"}
-    return {f"AIRFLOW__METRICS__STATSD_{name}": value for name, value in options.items()}
-
-
 @contextmanager
 def stats_to(port: int) -> Iterator[None]:
-    """Let this process send its metrics to a port."""
+    options = {"ON": "True", "HOST": "127.0.0.1", "PORT": str(port), "INFLUXDB_ENABLED": "True"}
+    settings = {f"AIRFLOW__METRICS__STATSD_{name}": value for name, value in options.items()}
     opened: list[Any] = []
 
     def factory() -> Any:
@@ -28,7 +23,7 @@ def stats_to(port: int) -> Iterator[None]:
         return opened[-1]
 
     try:
-        with mock.patch.dict(os.environ, stats_environment(port)):
+        with mock.patch.dict(os.environ, settings):
             stats.initialize(factory=factory, export_legacy_names=False)
             yield
     finally:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 
-from outbound_transfer.exceptions import RateLimited
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_names import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred, timezone
 from support.calls import ProcessCrashed, process
@@ -59,7 +58,6 @@ class SharedSimulatedClock(SimulatedClock):
 
     @contextmanager
     def thread(self) -> Iterator[None]:
-        """The life of one of the threads."""
         try:
             yield
         finally:
@@ -81,15 +79,9 @@ class SharedSimulatedClock(SimulatedClock):
 class FakeTaskInstance:
     """One task of one DAG run.
 
-    :ivar make: makes the operator anew for each process that runs a piece of the task.
-    :ivar restarted: when the run's state was set to queued, which is the start that Airflow knows from then on.
     :ivar at_trigger_failure: done while the next trigger fails; None: it does not.
     :ivar before_retry: done while the task is up for retry.
-    :ivar other_indexes: how many other indexes the task has in its run, if it is mapped.
-    :ivar of_other_runs: the same task in other runs of the DAG, and its other indexes there.
-    :ivar is_deferred: no process of it runs.
     :ivar person: answers a request for input, as Airflow passes the answer on.
-    :ivar is_given_up: Airflow has given the running try up: it resumes after no deferral.
     """
 
     make: Callable[[], Any]
@@ -98,7 +90,6 @@ class FakeTaskInstance:
     try_number: int = 0
     max_tries: int = 0
     start_date: datetime | None = None
-    #: What it remembers; see :mod:`support.memory`.
     store: InMemoryRows | None = None
     has_own_memory: bool = True
     xcoms: dict[str, Any] = field(default_factory=dict)
@@ -110,15 +101,9 @@ class FakeTaskInstance:
     run_id: str = "run"
     task_id: str = "task"
     state: str = "running"
-    other_tasks: int = 0
-    other_indexes: int = 1
     upstream: dict[str, FakeTaskInstance] = field(default_factory=dict)
-    restarted: datetime | None = None
     before_retry: Callable[[], object] = lambda: None
     at_trigger_failure: Callable[[], object] | None = None
-    of_other_runs: list[FakeTaskInstance] = field(default_factory=list)
-    is_deferred: bool = False
-    is_given_up: bool = False
     final_state: str = "success"
     run_state: str = "running"
     person: Callable[[], dict[str, Any]] = dict
@@ -128,9 +113,7 @@ class FakeTaskInstance:
         self.start_date = self.start_date or run_start(self)
 
     def get_ti_count(self, *, dag_id: str, run_ids: list[str], task_ids: list[str] | None = None) -> int:
-        """The task instances of the run, of which some may be of tasks that its DAG has not any more."""
-        own = 1 + (self.other_indexes if self.map_index >= 0 else 0)
-        return own if task_ids else own + self.other_tasks
+        return 1
 
     def get_task_states(
         self, *, dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]
@@ -158,23 +141,6 @@ class FakeTaskInstance:
     def task(self) -> SimpleNamespace:
         return SimpleNamespace(retries=self.retries)
 
-    def xcom_pull(
-        self, *, task_ids: str | list[str], key: str, run_id: str = "", map_indexes: int | None = None
-    ) -> list[Any]:
-        if run_id:
-            assert task_ids == self.task_id
-            run = [{**one.xcoms, "return_value": one.result} for one in self.of_other_runs if one.run_id == run_id]
-            return [xcoms[key] for xcoms in run if xcoms.get(key) is not None]
-        task_ids = [task_ids] if isinstance(task_ids, str) else task_ids
-        tasks = {self.task_id: self, **self.upstream}
-        return [tasks[task_id].xcoms.get(key) for task_id in task_ids]
-
-    def get_previous_ti(self, *, logical_date: datetime, map_index: int) -> Any:
-        """The same task in the last run that is due before a time."""
-        older = [one for one in self.of_other_runs if one.start_date < logical_date and one.map_index == map_index]
-        last = max(older, key=lambda one: one.start_date, default=None)
-        return last and SimpleNamespace(run_id=last.run_id, logical_date=last.start_date)
-
     def run(self) -> Any:
         """Tries until success, or until no retry is left; the result, or the last try's error raised."""
         while True:
@@ -200,13 +166,7 @@ class FakeTaskInstance:
         self.max_tries = self.try_number + self.retries
         self.clear_number += 1
 
-    def delete(self) -> None:
-        """As a user deletes the task instance and clears its run: its state is kept, its tries count from 1."""
-        self.try_number, self.max_tries = 0, self.retries
-        self.clear_number += 1
-
     def run_once(self) -> Any:
-        """One try, its deferrals included."""
         method, kwargs = "execute", {}
         while True:
             process.is_dead = False
@@ -224,14 +184,12 @@ class FakeTaskInstance:
                     method, kwargs = "resume_execution", {"next_method": "__fail__", "next_kwargs": {"error": "lost"}}
                     continue
                 event = self._fire(deferred.trigger)
-                if self.is_given_up:
-                    raise ProcessCrashed from None
                 given = {**(deferred.kwargs or {}), "event": event}
                 method, kwargs = "resume_execution", {"next_method": deferred.method_name, "next_kwargs": given}
 
     def context(self) -> dict[str, Any]:
         began = self.start_date
-        dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=self.restarted or began)
+        dag_run = SimpleNamespace(clear_number=self.clear_number, run_after=began, start_date=began)
         dag = SimpleNamespace(task_ids=[self.task_id, *self.upstream])
         return {"ti": self, "task_instance": self, "dag_run": dag_run, "dag": dag}
 
@@ -244,17 +202,14 @@ class FakeTaskInstance:
 
     def _fire(self, trigger: Any) -> Any:
         if isinstance(trigger, DateTimeTrigger):
-            self.is_deferred = True
             self.time.sleep(max((trigger.moment - timezone.utcnow()).total_seconds(), 0.0))
-            self.is_deferred = False
             return trigger.moment
-        return asyncio.run(_first_event(trigger)).payload
+        return asyncio.run(anext(trigger.run())).payload
 
 
 def task_instance(
     operator: type, time: Any, *, task_id: str = "", retries: int = 0, **arguments: Any
 ) -> FakeTaskInstance:
-    """Return a task of its own, or another process of a task that is named."""
     if not task_id:
         names = vars(getattr(time, "sandbox", time)).setdefault("names", count(1))
         task_id = f"task_{number}" if (number := next(names)) > 1 else "task"
@@ -294,18 +249,3 @@ def without_credit(sandbox: Sandbox) -> Iterator[None]:
     with pytest.raises(AirflowFailException, match="no_credit"):
         yield
     sandbox.patch_account(credits=9)
-
-
-def hand_on(task: FakeTaskInstance, sandbox: Sandbox) -> str:
-    """Let a try fill its draft, and end before its send with a retry left; return the draft's id."""
-    later = {"status": 429, "code": "rate_limited", "headers": {"Retry-After": "9999999"}}
-    sandbox.plan_faults({"kind": "error", "method": "POST", "path": "*/send", **later})
-    task.begin_try()
-    task.retries, task.max_tries = max(task.retries, 1), max(task.max_tries, task.try_number)
-    with pytest.raises(RateLimited):
-        task.run_once()
-    return str(task.xcoms["transfer_id"])
-
-
-async def _first_event(trigger: Any) -> Any:
-    return await anext(trigger.run())

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 @contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[None]:
-    """Let a server serve until the end of the block, and close it."""
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -13,10 +13,7 @@ ANN, BOB = "ann@example.com", "bob@example.com"
 
 
 def send(sandbox: Sandbox, count: int = 1, *recipients: str, subject: str = "Report", user: str = "") -> list[str]:
-    """Send so many transfers of one file each; return their ids.
-
-    :param user: whose they are, instead of the connection's.
-    """
+    """Send so many transfers of one file each, of the connection's user or another; return their ids."""
     with _somebody(sandbox, user) as http:
         ids = [_create(http, recipients, subject) for _ in range(count)]
         for one in ids:
@@ -25,14 +22,8 @@ def send(sandbox: Sandbox, count: int = 1, *recipients: str, subject: str = "Rep
 
 
 def create(sandbox: Sandbox, count: int = 1, *recipients: str) -> list[str]:
-    """Create so many drafts of one file each; return their ids."""
     with _somebody(sandbox) as http:
         return [_create(http, recipients, "Report") for _ in range(count)]
-
-
-def send_draft(sandbox: Sandbox, transfer_id: str) -> None:
-    with _somebody(sandbox) as http:
-        http.post(f"transfers/{transfer_id}/send").raise_for_status()
 
 
 @contextmanager

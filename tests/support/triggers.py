@@ -15,11 +15,7 @@ PAUSE = 3.0
 
 
 class Triggerer:
-    """One triggerer, in the running event loop.
-
-    :ivar events: the events of each trigger, by its number.
-    :ivar failed: the errors of triggers that have ended without an event, by their numbers.
-    """
+    """One triggerer, in the running event loop: events, and errors without an event, by the triggers' numbers."""
 
     def __init__(self) -> None:
         self.runner = TriggerRunner()
@@ -28,10 +24,7 @@ class Triggerer:
         self._started = 0
 
     async def start(self, *triggers: Any, ti: Any = None) -> list[int]:
-        """Start triggers, stored and read again as Airflow does; return their numbers.
-
-        :param ti: the task instance that waits; None for an asset's.
-        """
+        """Start triggers, stored and read again as Airflow does; return their numbers."""
         numbers = []
         for trigger in triggers:
             classpath, arguments = trigger.serialize()
@@ -45,12 +38,10 @@ class Triggerer:
         return numbers
 
     async def cancel(self, *numbers: int) -> None:
-        """Cancel triggers, as Airflow does for a task that is cleared."""
         self.runner.to_cancel.extend(numbers)
         await self.runner.cancel_triggers()
 
     async def collect(self) -> None:
-        """Collect the events and failures up to now."""
         await self.runner.cleanup_finished_triggers()
         while self.runner.events:
             number, event, *_ = self.runner.events.popleft()
@@ -60,14 +51,12 @@ class Triggerer:
             self.failed[number] = error
 
     async def until(self, condition: Callable[[], Any], pause: float = PAUSE) -> None:
-        """Let the triggers run until something is so."""
         await self.collect()
         while not condition():
             await asyncio.sleep(pause)
             await self.collect()
 
     async def first_event(self, trigger: Any, ti: Any = None) -> Any:
-        """Start a trigger, and return its event."""
         (number,) = await self.start(trigger, ti=ti)
         await self.until(lambda: number in self.events or number in self.failed)
         if number in self.failed:
@@ -75,13 +64,11 @@ class Triggerer:
         return self.events[number][0]
 
     async def stop(self) -> None:
-        """Stop all triggers, as a triggerer that ends."""
         await self.cancel(*range(1, self._started + 1))
         await self.until(lambda: not self.runner.triggers)
 
 
 async def first_event(trigger: Any) -> Any:
-    """Return the event of a trigger that runs alone, as ``dag.test()`` runs it."""
     return await anext(trigger.run())
 
 

@@ -1,9 +1,8 @@
 """Time that passes as soon as everybody sleeps: hours of waiting in a moment, for the provider and the sandbox alike.
 
 Inside :meth:`VirtualTime.running`, a sleep of this process ends when all of its threads sleep: in an event loop that
-:meth:`VirtualTime.run` runs, in ``time.sleep``, and on a condition or an event of ``threading``. The clock then jumps
-to the first of these ends, and with it ``time.time``, ``time.monotonic``, the ``utcnow`` of Airflow and the sandbox's
-clock. No module of the provider is named: whatever sleeps by the standard library takes part.
+:meth:`VirtualTime.run` runs, in ``time.sleep``, and on a condition or an event of ``threading``. The clocks of Python,
+Airflow and the sandbox then jump to the first of these ends.
 """
 
 from __future__ import annotations
@@ -31,19 +30,13 @@ from support.airflow_names import timezone
 
 T = TypeVar("T")
 
-#: Real seconds for which a sleeper looks away. It bounds what a jump of the clock costs.
-_SLICE = 0.0005
-
-#: How often in a row everybody must be found asleep.
-_LOOKS = 2
+#: Real seconds for which a sleeper looks away, and how often in a row everybody must be found asleep.
+_SLICE, _LOOKS = 0.0005, 2
 
 #: Files and functions in which a thread waits for another one.
 _WAITING = {
-    ("selectors.py", "select"),
-    ("threading.py", "wait"),
-    ("threading.py", "_wait_for_tstate_lock"),
-    ("queue.py", "get"),
-    ("runners.py", "run"),
+    *(("threading.py", name) for name in ("wait", "_wait_for_tstate_lock")),
+    *(("selectors.py", "select"), ("queue.py", "get"), ("runners.py", "run")),
 }
 
 _REAL_TIME, _REAL_MONOTONIC, _REAL_SLEEP = time.time, time.monotonic, time.sleep
@@ -56,9 +49,7 @@ class VirtualTime:
 
     :ivar offset: seconds by which the clock is ahead of the machine's.
     :ivar off: seconds by which the provider's calendar is off, which the sandbox's and the steady clock are not.
-    :ivar limit: seconds after which a scene is given up.
-    :ivar on_call: called with each request to the service before it is made; a response that it returns comes instead
-        of the service's.
+    :ivar on_call: may answer a request instead of the service.
     :ivar asked: when the service was asked for what, in seconds from the beginning, whatever came back.
     """
 
@@ -80,7 +71,6 @@ class VirtualTime:
 
     @property
     def now(self) -> float:
-        """Seconds since the beginning."""
         return self.monotonic() - self.began
 
     def monotonic(self) -> float:
@@ -90,7 +80,6 @@ class VirtualTime:
         return _REAL_TIME() + self.offset + self.off
 
     def after(self, seconds: float, action: Callable[[], Any]) -> None:
-        """Do something so many seconds from now."""
         self._planned += 1
         self._plans.append((self.monotonic() + seconds, self._planned, action))
 
@@ -106,7 +95,6 @@ class VirtualTime:
 
     @contextmanager
     def running(self) -> Iterator[VirtualTime]:
-        """Let time pass like this while the block runs."""
         threads = {thread for thread, frame in sys._current_frames().items() if not _is_of_a_pool(frame)}
         known = {thread.ident: thread for thread in threading.enumerate()}
         others = {thread for thread in threads if not self._is_of_the_service(thread)} - {threading.get_ident()}
@@ -144,26 +132,19 @@ class VirtualTime:
         def asked(transport: Any, request: httpx.Request) -> httpx.Response:
             if (answer := self._answer(request)) is not None:
                 return answer
-            self._begin()
+            with self._changed:
+                self._in_flight += 1
             try:
                 return handle(transport, request)
             finally:
-                self._end()
+                with self._changed:
+                    self._in_flight -= 1
 
         return asked
 
     def run(self, scene: Coroutine[Any, Any, T]) -> T:
-        """Run an event loop whose time is this one."""
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector(self))) as runner:
             return runner.run(scene)
-
-    def _begin(self) -> None:
-        with self._changed:
-            self._in_flight += 1
-
-    def _end(self) -> None:
-        with self._changed:
-            self._in_flight -= 1
 
     def _answer(self, request: httpx.Request) -> httpx.Response | None:
         self._pay()
@@ -200,7 +181,6 @@ class VirtualTime:
         )
 
     def _pass_on(self) -> None:
-        """Let the clock jump to what comes next."""
         if not self._changed.acquire(blocking=False):
             return
         try:
@@ -211,8 +191,7 @@ class VirtualTime:
             if until == math.inf:
                 return
             if until > now:
-                self.offset += until - now
-                self._owed += until - now
+                self.skip(until - now)
             assert self.now < self.limit, f"nothing has ended this in {self.limit:.0f} seconds"
             if plan and plan[0] <= until:
                 self._plans.remove(plan)
@@ -226,12 +205,12 @@ class VirtualTime:
             if self._is_paying or not self.sandbox:
                 return
             owed, self._owed = self._owed, 0.0
-            if owed > 0:
-                self._is_paying = True
-                try:
+            self._is_paying = True
+            try:
+                if owed > 0:
                     self.sandbox.advance_clock(owed)
-                finally:
-                    self._is_paying = False
+            finally:
+                self._is_paying = False
 
     def _is_stranger(self, thread: int) -> bool:
         """Return whether a thread ran before; the id of one that has ended is given again."""
@@ -263,8 +242,6 @@ def _place(frame: FrameType) -> tuple[str, str]:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for sockets, in virtual time."""
-
     def __init__(self, clock: VirtualTime) -> None:
         super().__init__()
         self._clock = clock

@@ -33,12 +33,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class WaitingTask(FakeTaskInstance):
-    """A task instance that waits: it sleeps, is rescheduled or deferred.
-
-    :ivar began: when it began, in seconds from the beginning of the scene.
-    :ivar ended: when it ended, or its trigger fired.
-    :ivar error: what ended it.
-    """
+    """A task instance that waits: it sleeps, is rescheduled or deferred. Times are seconds from the scene's begin."""
 
     first_reschedule: datetime | None = None
     began: float = 0.0
@@ -50,19 +45,15 @@ class WaitingTask(FakeTaskInstance):
         return self.first_reschedule
 
     def context(self) -> dict[str, Any]:
-        dag = SimpleNamespace(
-            task_ids=[self.task_id],
-            get_template_env=DAG("dag", schedule=None).get_template_env,
-            render_template_as_native_obj=False,
-        )
-        return super().context() | {"dag": dag}
+        environment = DAG("dag", schedule=None).get_template_env
+        names = {"task_ids": [self.task_id], "get_template_env": environment, "render_template_as_native_obj": False}
+        return super().context() | {"dag": SimpleNamespace(**names)}
 
     def clear(self) -> None:
         super().clear()
         self.first_reschedule = None
 
     def run_once(self) -> Any:
-        """One try, in this thread."""
         self._next = "execute", {}
         while True:
             try:
@@ -75,19 +66,17 @@ class WaitingTask(FakeTaskInstance):
                 time.sleep(max((rescheduled.reschedule_date - timezone.utcnow()).total_seconds(), 0.0))
 
     def go_on(self) -> Any:
-        """Run the task in a worker, until it ends or waits elsewhere."""
         method, arguments = self._next
         with remembering(memory_of(self) if self.has_own_memory else None):
             return getattr(self.make(), method)(context=self.context(), **arguments)
 
     def fired(self, deferred: TaskDeferred, event: Any) -> None:
-        """Take the event that ends a deferral."""
         given = {**(deferred.kwargs or {}), "event": event.payload}
         self._next = "resume_execution", {"next_method": deferred.method_name, "next_kwargs": given}
 
     @property
     def outcome(self) -> tuple[str, Any]:
-        """How it has ended: the class of its error, if there is one, and the transfer's status as the task knows it."""
+        """The class of its error, if there is one, and the transfer's status as the task knows it."""
         if self.error is not None:
             known = self.xcoms.get("outcome") or {}
             return type(self.error).__name__, known.get("status")
@@ -95,7 +84,6 @@ class WaitingTask(FakeTaskInstance):
 
 
 def trigger_of(**arguments: Any) -> Any:
-    """The trigger with which a sensor defers."""
     given = {"task_id": "wait", "transfer_id": "t", "deferrable": True} | arguments
     try:
         WaitingTask(lambda: TransferSensor(**given), SimpleNamespace()).go_on()
@@ -106,11 +94,6 @@ def trigger_of(**arguments: Any) -> Any:
 
 @dataclass
 class Scene:
-    """A sandbox, a clock for it and for the waits, and deferred tasks in one triggerer.
-
-    :ivar calls_before: how many calls had been made when the last transfer was sent.
-    """
-
     sandbox: Sandbox
     time: VirtualTime = field(init=False)
     tasks: list[WaitingTask] = field(default_factory=list)
@@ -127,7 +110,6 @@ class Scene:
         return sent
 
     def wait(self, transfer_id: Any, *, timeout: float = DAY, interval: float = 60.0, **arguments: Any) -> WaitingTask:
-        """Make a task that waits deferred, and runs when the scene is played."""
         number = len(self.tasks)
 
         def make() -> TransferSensor:
@@ -138,7 +120,6 @@ class Scene:
         return self.tasks[-1]
 
     def play(self, *tasks: WaitingTask, until: Callable[[], Any] | None = None) -> None:
-        """Run the tasks in one triggerer until all have ended, or something else is so."""
         self.time.run(self.follow(*tasks, until=until))
 
     async def follow(
@@ -179,9 +160,7 @@ class Scene:
             await triggerer.stop()
 
     def calls(self) -> list[dict[str, Any]]:
-        """What the service was asked since the last send."""
         return self.sandbox.requests()[self.calls_before :]
 
     def polls(self) -> list[dict[str, Any]]:
-        """The calls that read transfers."""
         return [call for call in self.calls() if call["method"] == "GET"]

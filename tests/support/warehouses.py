@@ -22,8 +22,6 @@ from outbound_transfer.store.engine import Database
 
 @dataclass
 class Hook:
-    """What the warehouse uses of a ``DbApiHook``."""
-
     dialect_name: str
     get_conn: Callable[[], Any]
     uri: str = ""
@@ -65,23 +63,19 @@ class Hook:
 
 
 def observe(database: Database, step: Callable[[str, Callable[[], Any]], Any]) -> None:
-    """Make a step of each statement and commit of a database.
-
-    :param step: is given each one's text, and what does it, in place of it.
-    """
+    """Make a step of each statement and commit of a database: ``step`` gets its text, and what does it, instead."""
     make_engine = database._make_engine
 
     def make() -> Any:
         engine = make_engine()
         for name in ("do_execute", "do_executemany", "do_execute_no_params", "do_commit"):
-            setattr(engine.dialect, name, partial(_step, getattr(engine.dialect, name), name, step))
+            setattr(engine.dialect, name, partial(observed, getattr(engine.dialect, name), name))
         return engine
 
+    def observed(run: Callable[..., Any], name: str, *args: Any) -> Any:
+        return step("commit" if name == "do_commit" else args[1], lambda: run(*args))
+
     database._make_engine = make  # type: ignore[method-assign]
-
-
-def _step(run: Callable[..., Any], name: str, step: Callable[[str, Callable[[], Any]], Any], *args: Any) -> Any:
-    return step("commit" if name == "do_commit" else args[1], lambda: run(*args))
 
 
 def refuse_rows(connect: Callable[[], Any], dialect_name: str, pattern: str, column: str = "type") -> None:
@@ -89,10 +83,9 @@ def refuse_rows(connect: Callable[[], Any], dialect_name: str, pattern: str, col
     table = "outbound_transfer_events"
     with closing(connect()) as connection, closing(connection.cursor()) as cursor:
         if dialect_name == "sqlite":
-            cursor.execute(
-                f"CREATE TRIGGER refusing BEFORE INSERT ON {table} WHEN NEW.{column} LIKE '{pattern}'"
-                " BEGIN SELECT RAISE(ABORT, 'no such row'); END"
-            )
+            act = "BEGIN SELECT RAISE(ABORT, 'no such row'); END"
+            when = f"BEFORE INSERT ON {table} WHEN NEW.{column} LIKE '{pattern}'"
+            cursor.execute(f"CREATE TRIGGER refusing {when} {act}")
         elif dialect_name == "duckdb":  # adds no constraint to a table that is there
             cursor.execute(f"SELECT sql FROM duckdb_tables() WHERE table_name = '{table}'")
             made = cursor.fetchall()[0][0].rstrip(" ;")[:-1]
@@ -123,10 +116,6 @@ def duckdb_hook(file: Path) -> Hook:
 
 
 def hook_at(driver: str, database: Any) -> Hook:
-    """A hook of a driver.
-
-    :param database: a file, or a server's database.
-    """
     if driver == "sqlite":
         return sqlite_hook(database)
     if driver == "duckdb":
@@ -139,7 +128,6 @@ _HOLD = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flus
 
 @contextmanager
 def held_by_another_process(file: Path) -> Iterator[Callable[[], None]]:
-    """A DuckDB file that another process has open; what is yielded lets it go."""
     command = [sys.executable, "-c", _HOLD, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin

@@ -20,8 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from support.environments import UV, InstallFailed
-from support.pythons import NoPython, python_of
+from support.environments import UV, InstallFailed, NoPython, python_of
 from support.repository import REPOSITORY
 from versions.environments import NEXT, PYTHON, all_versions, environment_of
 
@@ -35,7 +34,7 @@ TESTS: Final = {
         "tests/integration/test_delivery.py::test_one_machine_needs_no_setting_and_others_a_database",
         "tests/integration/test_delivery.py::test_without_a_database_a_task_on_several_machines_creates_nothing",
     ),
-    "waits": ("tests/e2e/airflow/test_many_waiters.py",),
+    "waits": ("tests/benchmarks/test_many_waiters.py",),
     "approval": ("tests/e2e/airflow/test_drafts.py",),
     "deliveries": ("tests/integration/test_delivery.py", "tests/integration/test_failed_deliveries.py"),
     "unit": ("tests/unit",),

@@ -11,8 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from support.environments import UV, InstallFailed, make_environment, run_uv
-from support.pythons import NoPython, python_of
+from support.environments import UV, InstallFailed, NoPython, make_environment, python_of, run_uv
 from support.repository import REPOSITORY, TESTS
 
 #: The newest version is the one that the repository's own constraints pin.

@@ -7,17 +7,21 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
 from support.mail_server import MailServer
 from support.repository import REPOSITORY, TESTS
-from support.span_collector import SpanCollector
+from support.threads import serving
 from support.timeouts import eventually
 
 pytestmark = pytest.mark.e2e
@@ -49,6 +53,41 @@ with DAG("failing", schedule=None):
         SendTransferOperator(task_id="send", transfer_id="{{{{ ti.xcom_pull('create') }}}}")
     )
 """
+
+
+class SpanCollector:
+    """Keeps the spans that processes export to it by OTLP over HTTP.
+
+    :ivar spans: in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        spans = self.spans
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                    spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def settings(self) -> dict[str, str]:
+        """Environment with which Airflow exports its spans here."""
+        return {
+            "AIRFLOW__TRACES__OTEL_ON": "True",
+            "OTEL_TRACES_EXPORTER": "otlp_proto_http",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{self._server.server_address[1]}/v1/traces",
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
+        }
+
+    def served(self) -> AbstractContextManager[None]:
+        return serving(self._server)
 
 
 #: What the log of a delivery says that met a rate limit and a broken connection, numbers masked.
@@ -172,14 +211,7 @@ class ViewStack(ManySandboxesStack):
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewStack]:
     with running_stack(tmp_path_factory.mktemp("view") / "stack", Reporter(), 1, kind=ViewStack) as stack:
-        stack.wait_for_dags(
-            stack.airflow,
-            "linked",
-            "told",
-            "failing",
-            "deliver_with_deadline",
-            "redeliver_files",
-        )
+        stack.wait_for_dags(stack.airflow, "linked", "told", "failing", "deliver_with_deadline", "redeliver_files")
         for paused in ("ingest_event_feed", "process_new_events"):
             stack.airflow.call("PATCH", f"dags/{paused}", {"is_paused": True})
         yield stack

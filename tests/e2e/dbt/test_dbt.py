@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +16,14 @@ import pytest
 import sqlglot
 from views import VIEWS
 
+from e2e.dbt.project import PACKAGE, Outcome, Project
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.store.events import EventStore, PollRecord
-from outbound_transfer.store.tables import Tables
+from outbound_transfer.store.rows import read_event_time
+from outbound_transfer.store.tables import RECIPIENTS, TRANSFERS, Tables
 from outbound_transfer.store.views import render_views
 from support import sample_rows
 from support.databases import fresh_database
-from support.dbt_project import PACKAGE, Outcome, Project
 from support.postgres import Database
 from support.warehouses import Hook, duckdb_hook
 
@@ -73,11 +76,39 @@ def warehouse_of(name: str, server: Database, folder: Path) -> Iterator[tuple[Ho
         yield Hook("postgresql", database.connect), {"type": "postgres", "schema": "analytics", **login}, "public"
 
 
+def fill_listing(warehouse: Tables, count: int, now: datetime) -> None:
+    """Add the transfers and recipients of ``count`` deliveries, as a listing has them, and a feed."""
+    sample_rows.make_tables(warehouse)
+    made = [row for row in sample_rows.deliveries(random.Random(7), count, now, 30, ("dag",), ()) if row["sent_at"]]
+    seen = now - timedelta(minutes=1)
+    counts = ("recipient_count", "picked_up_count")
+    transfers = [
+        (sample_rows.ACCOUNT, row["transfer_id"], sample_rows.CONN_ID, row["status"], "Report", row["sent_at"],
+         row["expires_at"], *(row[name] for name in counts), seen, seen)
+        for row in made
+    ]  # fmt: skip
+    recipients = [
+        (
+            sample_rows.ACCOUNT,
+            row["transfer_id"],
+            at,
+            each["email"],
+            each["name"],
+            read_event_time(each["picked_up_at"]),
+        )
+        for row in made
+        for at, each in enumerate(json.loads(row["recipients"]), 1)
+    ]
+    sample_rows.insert(warehouse, TRANSFERS, transfers)
+    sample_rows.insert(warehouse, RECIPIENTS, recipients)
+    sample_rows.add_feed(warehouse, now)
+
+
 def fill(hook: Hook, count: int = 200) -> None:
     """Tables with so many deliveries and three feeds: one that goes well, one that fails now, one without any page."""
     now = datetime.now(UTC)
     warehouse = Tables(hook)
-    sample_rows.fill_listing(warehouse, count, now)
+    fill_listing(warehouse, count, now)
 
     def feed(account: str, ago: float) -> EventStore:
         store = EventStore(warehouse, account, clock=lambda: now - timedelta(seconds=ago))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.environments import UV, make_environment, run_uv
-from support.pythons import python_of
+from support.environments import UV, make_environment, python_of, run_uv
 from support.repository import REPOSITORY, TESTS
 
 pytestmark = pytest.mark.e2e

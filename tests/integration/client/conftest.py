@@ -18,8 +18,6 @@ from support.wire import EVENT_KEY, TRANSFER_KEY, Answer, Wire
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let the connection lead to an address."""
-
     def connect(address: str, password: str = TRANSFER_KEY, **extra: Any) -> None:
         fields = {"conn_type": "outbound_transfer", "host": address, "password": password}
         extra = {"event_api_key": EVENT_KEY, "timeout": 5, **extra}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -63,25 +62,9 @@ def test_an_invalid_key_is_neither_sent_nor_shown(wire: Callable[..., Wire], key
     assert not key or key not in str(refused.value)
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_an_address_where_nothing_listens_is_named(connect: Callable[..., None], scheme: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
-    connect(address)
-    sleeps: list[float] = []
-    with OutboundTransferHook(sleep=sleeps.append) as hook, pytest.raises(NotConnected) as failure:
-        hook.get_transfer("t")
-    assert f"no connection to {address}: " in str(failure.value)
-    assert len(sleeps) <= 10
-    assert not failure.value.in_doubt
-
-
 def test_https_to_a_service_that_speaks_http_asks_for_the_scheme(wire: Callable[..., Wire]) -> None:
     with pytest.raises(NotConnected, match="http or https"):
         wire(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", scheme="https").hook.get_transfer("t")
-
-
-# ---------------------------------------------------------------------------------------------------------------- TLS
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +104,6 @@ def test_the_certificates_of_a_company_are_trusted_by_their_file(wire, tls, cert
     assert service.hook.get_transfer("t").id == "t"
 
 
-# -------------------------------------------------------------------------------------------------------------- proxies
-
-
 def test_a_proxy_of_the_environment_is_used(wire, connect, monkeypatch) -> None:
     proxy = wire(transfer())
     monkeypatch.setenv("HTTP_PROXY", proxy.server.url())
@@ -131,8 +111,6 @@ def test_a_proxy_of_the_environment_is_used(wire, connect, monkeypatch) -> None:
     assert proxy.hook.get_transfer("t").id == "t"
     assert proxy.lines == ["GET http://transfers.example.com/v1/transfers/t HTTP/1.1"]
 
-
-# ------------------------------------------------------------------------------------------------------------------ ids
 
 BY_ID: dict[str, Callable[[OutboundTransferHook, Any], object]] = {
     "get": lambda hook, given: hook.get_transfer(given),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import socket
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 
 from outbound_transfer import exceptions as errors
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
-from support.provider import build_new_transfer
-from support.timeouts import TEST_TIMEOUT
-from support.wire import EVENT_KEY, TRANSFER_KEY, Wire, refusal, said, transfer
+from support.provider import Upload, build_new_transfer
+from support.raw_server import header
+from support.wire import EVENT_KEY, TRANSFER_KEY, Wire, read_body, refusal, said, transfer
 
 #: service-api.md, R48: what a repeat cannot help; class, and a word of the advice.
 FINAL = {
@@ -73,6 +72,7 @@ def test_only_204_proves_a_removal(wire) -> None:
     service = wire(said(b"<html>"), said({}, "202 Accepted"), said(b"", "204 No Content"))
     service.hook.discard_transfer("t")
     assert len(service.lines) == 3
+    wire(b"", refusal(404, "not_found")).hook.remove_file("t", "f")  # the first answer was lost
 
 
 def test_what_is_neither_a_draft_nor_said_to_be_sent_is_not_taken_for_sent(wire) -> None:
@@ -158,52 +158,6 @@ def test_a_response_without_end_fills_no_memory(wire: Callable[..., Wire], frami
     assert 0 < max(sent) < 1 << 27
 
 
-BROKEN = {
-    "closed at once": b"",
-    "cut in the status": b"HTTP/1.1 20",
-    "cut in the headers": b"HTTP/1.1 200 OK\r\nContent-",
-    "cut in the body": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
-    "cut in a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc",
-    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
-    "no HTTP and long": b"\x00" * 50_000 + b"\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_an_answer_that_breaks_off_leaves_the_call_in_doubt(wire: Callable[..., Wire], case: str, reset: bool) -> None:
-    def answer(stream: socket.socket, _: bytes) -> None:
-        stream.sendall(BROKEN[case])
-        if reset:
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-            stream.close()
-
-    with pytest.raises(errors.NoResponse) as lost:
-        wire(answer).hook.get_transfer("t")
-    assert lost.value.in_doubt
-    assert len(str(lost.value)) < 700
-
-
-@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"])
-def test_silence_ends_by_the_timeout_of_the_connection(wire: Callable[..., Wire], begun: bytes) -> None:
-    done = threading.Event()
-
-    def silent(stream: socket.socket, _: bytes) -> None:
-        stream.sendall(begun)
-        done.wait(TEST_TIMEOUT)
-
-    service = wire(silent, transfer(), timeout=0.2, sleep=lambda _: done.set())
-    assert service.hook.get_transfer("t").id == "t"
-
-
-def test_an_invalid_row_of_a_listing_hides_no_other(wire: Callable[..., Wire], capfd: Any) -> None:
-    good = {"id": "good", "status": "pending", "subject": "S", "recipients": [{"email": "ann@example.com"}]}
-    poison = [{**good, "subject": None}, {**good, "id": 7}, None, 7, [], {**good, "recipients": [{"email": 1}]}]
-    service = wire(said({"data": [*poison, good, *poison], "next_cursor": None}))
-    assert [each.id for each in service.hook.iter_transfers()] == ["good"]
-    assert "12 rows of the listing cannot be read" in "".join(capfd.readouterr())
-
-
 def test_a_listing_whose_cursors_go_in_circles_ends(wire: Callable[..., Wire]) -> None:
     service = wire(*(said({"data": [], "next_cursor": cursor}) for cursor in "abab"))
     assert (list(service.hook.iter_transfers()), len(service.lines)) == ([], 3)
@@ -230,3 +184,41 @@ def test_a_body_of_nonsense_says_in_a_short_line_what_has_failed(wire: Callable[
         ).hook.list_files("t")
     assert len(str(failure.value)) < 1_300
     assert str(failure.value).isprintable()
+
+
+STORED = said({"id": "f", "name": "x", "size": 1}, "201 Created")
+
+
+def upload_of(*chunks: bytes) -> Upload:
+    return Upload("ü.bin", sum(map(len, chunks)), lambda: iter(chunks))
+
+
+@pytest.mark.parametrize("sizes", [(), (65_536, 934_465), (0, 2, 0, 2, 0)])
+def test_an_upload_declares_its_very_length_and_name(wire: Callable[..., Wire], sizes: tuple[int, ...]) -> None:
+    read: list[int] = []
+
+    def attach(stream: socket.socket, request: bytes) -> None:
+        read.append(read_body(stream, request))
+        stream.sendall(STORED)
+
+    service = wire(attach)
+    service.hook.attach_file("t", upload_of(*(b"u" * size for size in sizes)))
+    (request,) = service.server.requests
+    assert service.lines == ["POST /v1/transfers/t/files HTTP/1.1"]
+    assert read == [sum(sizes)]
+    assert header(request, "Content-Length") == str(sum(sizes))
+    assert header(request, "Transfer-Encoding") is None
+    assert header(request, "Content-Disposition") == "attachment; filename=\"u.bin\"; filename*=UTF-8''%C3%BC.bin"
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_an_answer_before_the_end_of_an_upload_is_heard(wire: Callable[..., Wire], drains: bool) -> None:
+    def early(stream: socket.socket, request: bytes) -> None:
+        stream.sendall(refusal(413, "file_too_large"))
+        if drains:
+            read_body(stream, request)
+
+    service = wire(early)
+    with pytest.raises(errors.FileTooLarge):
+        service.hook.attach_file("t", upload_of(*[b"u" * (1 << 20)] * 16))
+    assert len(service.lines) == 1

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from outbound_transfer.exceptions import CallError, MalformedResponse, NoResponse, RateLimited, ServerFault
+from outbound_transfer.exceptions import RateLimited
 from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
 from outbound_transfer_sandbox.testing import running_sandbox
 from support.provider import build_new_transfer
-from support.wire import Wire, refusal, said, transfer
+from support.wire import Wire, refusal, transfer
 
 NOW = datetime(2026, 1, 31, 23, 59, 30, tzinfo=UTC)
 
@@ -42,38 +42,12 @@ def test_a_call_is_repeated_after_its_retry_after_and_at_most_a_second_later(
     assert seconds <= slept <= seconds + 1
 
 
-@pytest.mark.parametrize("nonsense", [None, "", "-5", "5, 5", "٦".encode().decode("latin-1")])
-def test_a_retry_after_that_says_nothing_is_no_hot_loop(wire: Callable[..., Wire], nonsense: str | None) -> None:
-    service = wire(*[limited(nonsense)] * 10, transfer())
-    service.hook.get_transfer("t")
-    assert len(service.sleeps) == len(set(service.sleeps)) == 10, "nor do tasks that fail together repeat together"
-    assert all(0.5 <= slept <= 60 for slept in service.sleeps)
-
-
 @pytest.mark.parametrize("retry_after", ["86400", "9" * 30, http_date(10**8)])
 def test_a_retry_after_beyond_the_timeout_is_not_waited_for(wire: Callable[..., Wire], retry_after: str) -> None:
     service = wire(limited(retry_after))
     with pytest.raises(RateLimited):
         service.hook.get_transfer("t")
     assert (len(service.lines), service.sleeps) == (1, [])
-
-
-FAILURES: dict[type[CallError], list[bytes]] = {
-    ServerFault: [refusal(500, "internal_error"), refusal(503, ""), refusal(504, "new"), refusal(599, "no_credit")],
-    NoResponse: [b""],
-    MalformedResponse: [said(b"<html>"), said(b"", "302 Found", "Location: /elsewhere")],
-}
-
-
-@pytest.mark.parametrize("kind", FAILURES)
-def test_a_failure_without_end_ends_after_some_attempts_ever_further_apart(wire, kind) -> None:
-    for answer in FAILURES[kind]:
-        service = wire(answer)
-        with pytest.raises(kind):
-            service.hook.get_transfer("t")
-        assert len(service.lines) == len(service.sleeps) + 1
-        assert 3 <= len(service.lines) <= 20
-        assert all(0.5 <= slept <= min(2.0**number, 60) for number, slept in enumerate(service.sleeps, 1))
 
 
 def test_a_restart_of_the_service_is_outlasted(connect: Callable[..., None], tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def content(value: Any, name: str = "a") -> dict[str, Any]:
     return {"name": name, "content": value}
 
 
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 FORMS: list[Callable[[bytes], Any]] = [
     bytes,
     bytearray,
@@ -38,18 +39,13 @@ FORMS: list[Callable[[bytes], Any]] = [
 
 
 @SHARED
-@given(st.lists(st.binary(max_size=2_000), min_size=len(FORMS), max_size=len(FORMS)))
-def test_any_bytes_in_any_form_are_sent_as_they_are(deliver: Deliver, data: list[bytes]) -> None:
+@given(st.lists(st.binary(max_size=2_000) | TEXTS, min_size=len(FORMS), max_size=len(FORMS)))
+def test_any_bytes_in_any_form_are_sent_as_they_are_and_text_as_utf_8(deliver: Deliver, values: list[Any]) -> None:
+    data = [value.encode() if isinstance(value, str) else value for value in values]
     files = [content(form(each), f"{number}") for number, (form, each) in enumerate(zip(FORMS, data, strict=True))]
-    assert deliver(files) == {f"{number}": each for number, each in enumerate(data)}
-
-
-@SHARED
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_is_sent_as_utf_8(deliver: Deliver, text: str) -> None:
-    assert deliver(
-        [content(lambda: text), content(ContentWriter(lambda file: file.write(text.encode())), "b")]
-    ) == dict.fromkeys("ab", text.encode())
+    files += [content(lambda value=value: value, f"given {number}") for number, value in enumerate(values)]  # type: ignore[misc]
+    expected = {f"{number}": each for number, each in enumerate(data)}
+    assert deliver(files) == expected | {f"given {number}": each for number, each in enumerate(data)}
 
 
 @pytest.mark.slow
@@ -64,11 +60,8 @@ def test_large_content_and_its_archive_take_little_memory(deliver: Deliver, tmp_
     deliver(content("small"))  # imports, connections and buffers of the first delivery
     with peak_memory() as peak:
         deliver(content(ContentWriter(write), "large.bin"), archive="a.zip")
-    print(f"memory: {peak[0] / MB:.0f} MB more than before for 96 MB of content in an archive")
     assert peak[0] < 48 * MB
 
-
-# ----------------------------------------------------------------------------------------------- archives, checksums
 
 #: What Windows, macOS and the service keep, in any script.
 PARTS = [*"abcxyzäß報😀", " ", "-", ",", "'", "%41", "#"]
@@ -77,9 +70,7 @@ NAMES = st.lists(st.sampled_from(PARTS), min_size=1, max_size=30).map("".join).m
 
 @SHARED
 @given(st.dictionaries(NAMES, st.binary(max_size=2_000), min_size=1, max_size=5))
-def test_an_archive_has_the_very_files_in_their_order_and_is_the_same_each_time(
-    deliver: Deliver, files: dict[str, bytes]
-) -> None:
+def test_an_archive_has_the_very_files_in_their_order_and_is_the_same_each_time(deliver, files) -> None:
     first, again = (
         deliver([content(data, name) for name, data in files.items()], archive="Über.zip", subject=f"Report {number}")
         for number in range(2)
@@ -90,9 +81,7 @@ def test_an_archive_has_the_very_files_in_their_order_and_is_the_same_each_time(
         assert [(name, archive.read(name)) for name in archive.namelist()] == list(files.items())
 
 
-def test_an_archive_does_not_depend_on_the_copy_of_a_file(
-    deliver: Deliver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_does_not_depend_on_the_copy_of_a_file(deliver: Deliver, tmp_path: Path, monkeypatch: Any) -> None:
     (path := tmp_path / "a.csv").write_bytes(b"a,b\n" * 1_000)
     first = deliver(path, archive="a.zip")
     path.unlink()
@@ -103,9 +92,7 @@ def test_an_archive_does_not_depend_on_the_copy_of_a_file(
     assert deliver(path, archive="a.zip", subject="Again") == first
 
 
-def test_a_file_in_an_archive_may_be_larger_than_a_plain_zip_holds(
-    deliver: Deliver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_an_archive_may_be_larger_than_a_plain_zip_holds(deliver: Deliver, monkeypatch: Any) -> None:
     monkeypatch.setattr("zipfile.ZIP64_LIMIT", 1_000)
     sent = deliver([content(b"x" * 5_000), content(b"y", "b")], archive="a.zip")
     with ZipFile(io.BytesIO(sent["a.zip"])) as archive:
@@ -123,6 +110,10 @@ def test_a_name_that_another_system_would_change_is_not_packed(refused: Callable
     assert "in an archive" in told or "one name" in told
 
 
+def test_no_file_may_have_the_name_of_the_checksums(refused: Callable[..., str]) -> None:
+    assert "one name" in refused(content("a", "SHA256SUMS"), checksums="SHA256SUMS")
+
+
 @pytest.mark.parametrize("name", ["None", "a.zip.exe", True, 3, ["a.zip"], b"a.zip", "../a.zip", "a\n.zip", "/a.zip"])
 def test_what_cannot_be_the_name_of_an_archive_is_refused(refused: Callable[..., str], name: Any) -> None:
     assert refused(content("x"), archive=name, _airflow_from_mapped=True)
@@ -137,7 +128,3 @@ def test_recipients_can_check_what_they_got(deliver: Deliver, tmp_path: Path, ch
     check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == changed
     assert hashlib.sha256(sent["a.csv"]).hexdigest() in sent["SHA256SUMS"].decode()
-
-
-def test_no_file_may_have_the_name_of_the_checksums(refused: Callable[..., str]) -> None:
-    assert "one name" in refused(content("a", "SHA256SUMS"), checksums="SHA256SUMS")

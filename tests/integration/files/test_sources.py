@@ -16,7 +16,6 @@ from airflow.sdk.io import store as stores
 from fsspec.implementations.memory import MemoryFileSystem
 
 from outbound_transfer.exceptions import SourceChanged, SourceMissing, SourceUnreadable
-from outbound_transfer_sandbox.testing import Sandbox
 
 Deliver = Callable[..., dict[str, bytes]]
 
@@ -24,17 +23,8 @@ Deliver = Callable[..., dict[str, bytes]]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The worker's folder, with names that a pattern or a URI could be taken for."""
-    for name in (
-        "a.csv",
-        "b.csv",
-        "[ab].csv",
-        "a*.csv",
-        "sp ace%20.csv",
-        "%41.csv",
-        "x#1?.txt",
-        "sub/d.csv",
-        "s3:/a.txt",
-    ):
+    names = ["a.csv", "b.csv", "[ab].csv", "a*.csv", "sp ace%20.csv", "%41.csv", "x#1?.txt", "sub/d.csv", "s3:/a.txt"]
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     monkeypatch.chdir(tmp_path)
@@ -100,15 +90,8 @@ def test_an_object_is_sent_under_its_own_name(deliver: Deliver, monkeypatch: pyt
     assert deliver(ObjectStoragePath("memory://bucket/") / name) == {name.split("/")[-1]: name.encode()}
 
 
-# ----------------------------------------------------------------------------------------------------------- in vain
-
-
-@pytest.mark.parametrize("nothing", [[], (), None, "", [""], {"path": ""}, [None]], ids=repr)
-def test_a_delivery_without_files_is_not_created(refused: Callable[..., str], nothing: Any) -> None:
-    assert refused(nothing, _airflow_from_mapped=True)
-
-
 WRONG = [
+    [], (), None, "", [""], {"path": ""}, [None],
     7, [7], [["a"]], [b"/etc/hosts"], "a\0b", {"name": "x"}, {"path": 7}, {"path": None, "name": "x"},
     {"path": "/etc/hosts", "name": 7}, {"path": "/etc/hosts", "rename": "x"}, {"path": "/etc/hosts", "name": ""},
     {"path": "/etc/hosts", "name": None}, {"content": "x", "name": ""},
@@ -131,9 +114,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("path", MISSING, ids=lambda path: path[:20])
-def test_what_cannot_be_read_is_named_before_anything_is_created(
-    refused: Callable[..., str], folder: Path, path: str
-) -> None:
+def test_what_cannot_be_read_is_named_before_anything_is_created(refused, folder, path) -> None:
     os.mkfifo(folder / "fifo.csv")
     (folder / "dangling.csv").symlink_to(folder / "gone")
     assert MISSING[path] in refused([folder / "a.csv", folder / path])
@@ -143,9 +124,7 @@ def test_what_cannot_be_read_is_named_before_anything_is_created(
 
 
 @pytest.mark.parametrize("name", ["", "/none.csv", "/*.pdf", "/link.csv"])
-def test_a_path_that_is_not_utf_8_is_told_in_a_text_that_any_log_takes(
-    refused: Callable[..., str], folder: Path, name: str
-) -> None:
+def test_a_path_that_is_not_utf_8_is_told_in_a_text_that_any_log_takes(refused, folder, name) -> None:
     (path := folder / os.fsdecode(b"\xff\xfe")).mkdir()
     (path / "link.csv").symlink_to("nowhere")
     assert refused(f"{path}{name}").encode().count(b"udcff")
@@ -161,18 +140,14 @@ def test_a_path_that_is_not_utf_8_is_told_in_a_text_that_any_log_takes(
         ([{"path": "?.csv", "name": "x"}], ["2 files, which cannot all be named 'x'"]),
     ],
 )
-def test_two_files_of_one_name_are_refused_with_both_places(
-    refused: Callable[..., str], folder: Path, files: list[Any], said: list[str]
-) -> None:
+def test_two_files_of_one_name_are_refused_with_both_places(refused, folder, files, said) -> None:
     (folder / "sub/a.csv").write_text("another")
     told = refused(files)
     assert all(words.lstrip("/") in told for words in said)
 
 
 @pytest.mark.parametrize("files", ["/proc/self/status", "/proc/self/statu[s]", "link"])
-def test_a_file_that_says_to_be_empty_and_is_not_is_refused(
-    deliver: Deliver, sandbox: Sandbox, folder: Path, files: str
-) -> None:
+def test_a_file_that_says_to_be_empty_and_is_not_is_refused(deliver, sandbox, folder, files) -> None:
     """Such as those of /proc, which are made while they are read."""
     (folder / "link").symlink_to("/proc/self/status")
     with pytest.raises(SourceChanged, match="is longer than the 0 bytes"):
@@ -182,20 +157,18 @@ def test_a_file_that_says_to_be_empty_and_is_not_is_refused(
     assert deliver("empty") == {"empty": b""}
 
 
-@pytest.mark.parametrize("key", ["a.csv", "*.csv"])
 @pytest.mark.parametrize(
     ("scheme", "extra"), [("s3", "s3"), ("gs", "gcs"), ("abfs", "azure"), ("sftp", "sftp"), ("hdfs", "")]
 )
-def test_a_store_that_nothing_reads_says_what_to_install(
-    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, scheme: str, extra: str, key: str
-) -> None:
+def test_a_store_that_nothing_reads_says_what_to_install(refused, monkeypatch, scheme, extra) -> None:
     monkeypatch.setattr(file_systems, "_register_filesystems", dict)
-    told = refused(f"{scheme}://nobody@no-bucket-of-this-test/{key}")
     advice = f"pip install 'airflow-provider-outbound-transfer[{extra}]'" if extra else "install the Airflow provider"
-    assert f"no provider that is installed reads {scheme}://" in told
-    assert advice in told
+    for key in ("a.csv", "*.csv"):
+        told = refused(f"{scheme}://nobody@no-bucket-of-this-test/{key}")
+        assert f"no provider that is installed reads {scheme}://" in told
+        assert advice in told
 
 
-@pytest.mark.parametrize("control", ["\t", "\r", "\n"])
-def test_a_control_character_does_not_make_a_uri_mean_another_file(refused: Callable[..., str], control: str) -> None:
-    assert "control" in refused(f"memory://bucket/dir/{control}a.csv")
+def test_a_control_character_does_not_make_a_uri_mean_another_file(refused: Callable[..., str]) -> None:
+    for control in "\t\r\n":
+        assert "control" in refused(f"memory://bucket/dir/{control}a.csv")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -185,16 +183,6 @@ def test_old_rows_of_tasks_go_and_those_of_keys_and_drafts_stay(deliveries: Deli
     assert shown_deliveries.clean(deliveries, datetime.now(UTC) + timedelta(hours=1)) == 1
     stays = [bool(deliveries.read(key)[0]) for key in ("sent", "draft", "discarding", "keyed")]
     assert stays == [False, True, True, True]
-
-
-def test_a_look_creates_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "states.db"
-    hook = Hook("sqlite", lambda: sqlite3.connect(file), uri=f"sqlite:///{file}")
-    assert not shown_deliveries.is_made(Deliveries(hook, prefix="t_"))
-    assert not file.exists()
-    with closing(sqlite3.connect(file)) as database, database:
-        database.execute("CREATE TABLE a (b)")
-    assert not shown_deliveries.is_made(Deliveries(hook, prefix="t_"))
 
 
 def test_a_table_of_this_name_with_other_columns_is_refused_in_words(hook: Hook) -> None:

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from outbound_transfer.store.destination import MAX_NOTE, PollRecord
 from outbound_transfer.store.errors import PageRefused, TooManyRejectedLines, first_line, words_of
 from outbound_transfer.store.events import EventStore
 from outbound_transfer.transfers.feed_ingest import FeedIngest, IngestProgress
 from support import feed_pages
-from support.feed_pages import IDS, PAGES, event, page, state_of
-from support.warehouses import Hook, observe, refuse_rows, sqlite_hook
+from support.feed_pages import PAGES, event, page, state_of
+from support.warehouses import Hook, refuse_rows, sqlite_hook
 
 
 def tables(hook: Any) -> EventStore:
@@ -37,9 +37,6 @@ REJECTED = (
 
 def raws(hook: Hook) -> list[bytes]:
     return sorted(bytes(row[2]) for row in hook.fetch(REJECTED))
-
-
-# ------------------------------------------------------------------------------------------- rows that are refused
 
 
 def refusing(hook: Hook, pattern: str) -> None:
@@ -99,21 +96,6 @@ def test_a_database_of_another_encoding_keeps_what_it_cannot_spell(postgres, dri
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-NUMBERS = ["1e-20000", "1e400000", "1e-400", "0e-20000", "0e99999999999", "1." + "1" * 20_000, "-0", "9" * 140_000]
-STAMPS = ["12:", "1:", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00", "2026-12-31T23:59:60Z", "9" * 5_000]
-
-
-def test_no_number_depth_or_timestamp_of_an_event_stops_the_feed(hook: Hook) -> None:
-    feed = tables(hook)
-    datas = [*NUMBERS, "[" * 900 + "]" * 900, '{"a":' * 953 + '"\\ud800"' + "}" * 953]
-    lines = [f'{{"event_id":{n},"type":"t","data":{data}}}'.encode() for n, data in enumerate(datas, 1)]
-    lines += [event(100 + n, timestamp=stamp) for n, stamp in enumerate(STAMPS)]
-    read = page(0, *lines)
-    feed.load_page(read)  # as it is: nothing is refused, so no row is tried alone
-    assert len(hook.fetch(EVENTS)) + len(hook.fetch(REJECTED)) == len(lines)
-    assert feed.status().cursor == len(lines)
-
-
 def test_the_time_zone_of_whoever_looks_is_none_that_a_timestamp_could_leave(hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of("psycopg")
     hook.run("ALTER DATABASE " + hook.fetch("SELECT current_database()")[0][0] + " SET timezone = 'Asia/Tokyo'")
@@ -131,43 +113,6 @@ def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) ->
     found = feed.status()
     assert (found.cursor, found.events, found.status) == (0, 0, 200)
     assert "not loaded: PageRefused: the database refuses any row" in str(found.note)
-
-
-def test_a_refusal_that_does_not_come_again_costs_nothing(hook: Hook) -> None:
-    feed, errors = feed_pages.tables(hook), [DataError("INSERT", {}, Exception("once"))]
-
-    def refuse_once(what: str, run: Callable[[], Any]) -> Any:
-        if errors and what.startswith("INSERT") and "_events" in what:
-            raise errors.pop()
-        return run()
-
-    observe(feed.database, refuse_once)
-    feed.get_or_create_cursor()
-    assert feed.load_page(PAGES[0]).new_events == 3
-    assert errors == []
-
-
-# ---------------------------------------------------------------------------------------- rejected lines, read again
-
-
-def test_no_rejected_line_is_lost_by_a_reset_and_a_rebuild(hook: Hook) -> None:
-    feed = tables(hook)
-    lines, ids = [event(1), b"junk", b"junk", event(2), b"other junk", event(3)], [("e1",), ("e2",), ("e3",)]
-    for start, end in ((0, 2), (2, 5), (5, 6)):
-        feed.load_page(page(start, *lines[start:end], has_more=True))
-    before = raws(hook)
-    feed.reset(0)
-    feed.load_page(page(0, *lines[:3], has_more=True))  # cut in the middle of an old page
-    assert raws(hook) == before
-    feed.rebuild_cursor()
-    start = feed.get_or_create_cursor()
-    feed.load_page(page(start, *lines[start:]))
-    assert (hook.fetch(IDS), raws(hook)) == (ids, before)
-    assert list(feed.find_problems()) == []
-    # The feed serves something else by now: what was kept stays.
-    feed.reset(0)
-    feed.load_page(page(0, event(1), b"new junk", next_cursor=6))
-    assert raws(hook) == sorted([*before, b"new junk"])
 
 
 def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:

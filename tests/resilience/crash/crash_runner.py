@@ -15,8 +15,7 @@ import psutil
 
 from resilience.crash.cases import Case, Clear, Group, Kill, KillTriggerer
 from resilience.crash.stack import RECIPIENTS, CrashStack
-from support.airflow_stack.many_sandboxes import is_running
-from support.oracle import DeliveryOracle
+from resilience.oracle import DeliveryOracle
 
 T = TypeVar("T")
 
@@ -255,3 +254,10 @@ def _side_by_side(plays: Iterable[Iterator[None]]) -> Iterator[None]:
     while alive:
         alive = [steps for steps in alive if next(steps, alive) is not alive]
         yield
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -30,7 +30,7 @@ from resilience.fault_matrix.matrix import (
 )
 from resilience.fault_matrix.memories import MemorySchedule, memory_schedules, run_memory_schedule
 from resilience.fault_matrix.uploads import UploadSchedule, run_upload_schedule, upload_schedules
-from support.inputs import INPUTS
+from resilience.inputs import INPUTS
 from support.quiet import be_quiet
 
 #: Broken promises are printed up to this many; the count is of all.

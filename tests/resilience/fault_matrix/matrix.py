@@ -21,11 +21,12 @@ from unittest import mock
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
+from resilience.inputs import INPUTS, operator_for, sql_connection
+from resilience.oracle import DeliveryOracle
 from support import memory
 from support.calls import ProcessCrashed
 from support.connections import connection_json
-from support.inputs import INPUTS, operator_for, sql_connection
-from support.oracle import DeliveryOracle, says_sent
+from support.oracle import says_sent
 from support.tasks import FakeTaskInstance, SimulatedClock
 from support.timeouts import eventually
 
@@ -183,7 +184,7 @@ class Outcome:
 class Harness:
     """Runs schedules, one after another, against a sandbox that is replaced now and then.
 
-    :param given: the kind of input that a delivery gets its files as; see :mod:`support.inputs`.
+    :param given: the kind of input that a delivery gets its files as; see :mod:`resilience.inputs`.
     """
 
     def __init__(self, folder: Path, given: str = "paths") -> None:

@@ -43,11 +43,11 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.triggers.transfer import TransferTrigger
 from outbound_transfer.waiting import poll
+from resilience.fuzz.secret_forms import Secret, secrets, told_by
 from resilience.fuzz.secret_places import FEED_PLACES, PLACES, Peer
 from resilience.fuzz.secret_tasks import RECIPIENTS, SecretTask, rendered_fields
 from support.provider import build_new_transfer
 from support.raw_server import serving
-from support.secret_forms import Secret, secrets, told_by
 from support.triggers import first_event
 
 ONCE: Final = RetryPolicy(max_attempts=1, timeout=0, slot_timeout=0)

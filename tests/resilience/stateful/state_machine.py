@@ -35,8 +35,8 @@ from outbound_transfer.operators.draft import (
 )
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.fault_matrix.matrix import DELIVERY, KINDS, RETRIES, FaultedRun, Harness, ReleasingClock
+from resilience.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
 from support.calls import ProcessCrashed, die, intercepted, process
-from support.inputs import ARCHIVE, INPUTS, as_paths, operator_for, stored_digests
 from support.oracle import says_sent
 from support.tasks import FakeTaskInstance, SimulatedClock
 

@@ -12,8 +12,8 @@ import pytest
 
 from resilience.fault_matrix.matrix import DELIVERY, Harness
 from resilience.fault_matrix.mutants import ForgetfulDelivery
+from resilience.inputs import INPUTS, stored_digests
 from resilience.stateful.state_machine import DeliveryStateMachine, schedules
-from support.inputs import INPUTS, stored_digests
 
 pytestmark = pytest.mark.slow
 

@@ -96,16 +96,10 @@ def client(base_url: str, key: str | None) -> httpx.Client:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Sandbox]:
-    """A fresh sandbox, of which nothing is left afterwards."""
+def control(tmp_path: Path) -> Iterator[Sandbox]:
+    """A fresh sandbox, of which nothing is left afterwards: what an administrator, a recipient or time does there."""
     with running_sandbox(tmp_path / "data") as sandbox:
         yield sandbox
-
-
-@pytest.fixture
-def control(service: Sandbox) -> Sandbox:
-    """What an administrator, a recipient or time does."""
-    return service
 
 
 @pytest.fixture
@@ -115,25 +109,25 @@ def data_dir(control: Sandbox, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def api(service: Sandbox) -> Iterator[Api]:
-    api = Api(service.base_url, service.transfer_api_key, service.event_api_key)
+def api(control: Sandbox) -> Iterator[Api]:
+    api = Api(control.base_url, control.transfer_api_key, control.event_api_key)
     with api.http:
         yield api
 
 
 @pytest.fixture
-def unlimited(service: Sandbox) -> None:
+def unlimited(control: Sandbox) -> None:
     """Lifts both rates."""
-    service.patch_account(requests_per_window=1_000_000, feed_interval_seconds=0)
+    control.patch_account(requests_per_window=1_000_000, feed_interval_seconds=0)
 
 
 @pytest.fixture
-def with_key(service: Sandbox) -> Iterator[Callable[..., Api]]:
+def with_key(control: Sandbox) -> Iterator[Callable[..., Api]]:
     """Makes an Api with another key."""
     made: list[Api] = []
 
     def make(key: str) -> Api:
-        made.append(Api(service.base_url, key, service.event_api_key))
+        made.append(Api(control.base_url, key, control.event_api_key))
         return made[-1]
 
     yield make
@@ -188,11 +182,11 @@ class Wire:
 
 
 @pytest.fixture
-def wire(service: Sandbox) -> Iterator[Callable[[], Wire]]:
+def wire(control: Sandbox) -> Iterator[Callable[[], Wire]]:
     opened: list[Wire] = []
 
     def make() -> Wire:
-        opened.append(Wire(service.base_url, service.transfer_api_key))
+        opened.append(Wire(control.base_url, control.transfer_api_key))
         return opened[-1]
 
     yield make

@@ -18,57 +18,36 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.rule("R6")
-@pytest.mark.parametrize(("method", "path"), CALLS)
-def test_every_endpoint_needs_a_key(api: Any, refused: Any, method: str, path: str) -> None:
-    refused(api.http.request(method, path, headers={"Authorization": ""}), 401, "invalid_api_key")
+@pytest.mark.rule("R6; R7: 401; R9: prefix and 401")
+def test_a_malformed_missing_repeated_or_unknown_key_is_refused(api: Any, refused: Any) -> None:
+    url, keys = f"{api.base_url}/v1/transfers", {"key": api.key, "event": api.event_key}
+    wrong: list[Any] = [{}, {"Authorization": b"Bearer \xff\xfe"}, [("Authorization", f"Bearer {api.key}")] * 2]
+    forms = ("", "Bearer", "{key}", "Basic {key}", "Bearer {key}x", "Bearer {key} x", "Bearer {event}")
+    wrong += [{"Authorization": form.format(**keys)} for form in forms]
+    for headers in wrong:
+        refused(httpx.get(url, headers=headers), 401, "invalid_api_key")
+    for form in ("", "Bearer", "Bearer {key}", "Bearer {event}x", "Basic {event}"):
+        headers = {"Authorization": form.format(**keys)}
+        assert httpx.get(f"{api.base_url}/v1/events", headers=headers).status_code == 401, form
+    assert httpx.get(url, headers={"Authorization": f"bearer {api.key}"}).status_code == 200, "in any case"
+    assert api.event_key.startswith("obs_")
+    assert re.match("(?!obs_)[a-z]+_", api.key)
 
 
-@pytest.mark.rule("R7: 401")
-@pytest.mark.parametrize(
-    "form", ["", "Bearer", "{key}", "Basic {key}", "Bearer {key}x", "Bearer {key} x", "Bearer {event}"]
-)
-def test_malformed_or_unknown_keys(api: Any, refused: Any, form: str) -> None:
-    header = form.format(key=api.key, event=api.event_key)
-    refused(api.http.get("/v1/transfers", headers={"Authorization": header}), 401, "invalid_api_key")
-
-
-def test_missing_and_repeated_header(api: Any, refused: Any) -> None:
-    refused(httpx.get(f"{api.base_url}/v1/transfers"), 401, "invalid_api_key")
-    twice = [("Authorization", f"Bearer {api.key}")] * 2
-    refused(httpx.get(f"{api.base_url}/v1/transfers", headers=twice), 401, "invalid_api_key")
-    refused(
-        httpx.get(f"{api.base_url}/v1/transfers", headers={"Authorization": b"Bearer \xff\xfe"}), 401, "invalid_api_key"
-    )
-
-
-def test_the_scheme_is_case_insensitive(api: Any) -> None:
-    assert api.http.get("/v1/transfers", headers={"Authorization": f"bearer {api.key}"}).status_code == 200
-
-
-@pytest.mark.rule("R6, R9: prefixes")
-def test_prefixes(service: Any) -> None:
-    assert service.event_api_key.startswith("obs_")
-    assert not service.transfer_api_key.startswith("obs_")
-    assert re.match("[a-z]+_", service.transfer_api_key)
-
-
-@pytest.mark.rule("R7, R8: revoked keys")
-def test_revoked_key(api: Any, control: Any, with_key: Callable[..., Any], refused: Any) -> None:
-    other = with_key(control.new_key(control.state()["user"]))
+@pytest.mark.rule("R7, R8: revoked keys and deactivated users")
+def test_a_revoked_key_or_a_deactivated_user_is_refused(
+    api: Any, control: Any, with_key: Callable[..., Any], refused: Any
+) -> None:
+    user = control.state()["user"]
+    other = with_key(control.new_key(user))
     transfer = api.sent()["id"]
     control.revoke_key(api.key)
     refused(api.http.get("/v1/transfers"), 401, "invalid_api_key")
     assert other.ids() == [transfer]
-
-
-@pytest.mark.rule("R7: deactivated users")
-def test_deactivated_user(api: Any, control: Any, refused: Any) -> None:
-    user = control.state()["user"]
     control.patch_user(user, active=False)
-    refused(api.http.get("/v1/transfers"), 401, "invalid_api_key")
+    refused(other.http.get("/v1/transfers"), 401, "invalid_api_key")
     control.patch_user(user, active=True)
-    assert api.http.get("/v1/transfers").status_code == 200
+    assert other.ids() == [transfer]
 
 
 @pytest.mark.rule("R4")
@@ -86,56 +65,43 @@ def test_another_users_transfers_do_not_exist(
         ]:
             refused(bob.http.request(method, path + rest), 404, "not_found")
         refused(bob.attach(transfer), 404, "not_found")
-    assert bob.ids() == []
     mine = bob.sent()["id"]
     assert bob.ids() == [mine]
     assert api.ids() == [sent["id"]]
 
 
-@pytest.mark.rule("R7: 403")
+@pytest.mark.rule("R6; R7: 403")
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_grants(api: Any, control: Any, refused: Any, method: str, path: str) -> None:
-    def call() -> httpx.Response:
-        return api.http.request(method, path)
+def test_every_endpoint_needs_each_grant_and_a_key(
+    api: Any, control: Any, refused: Any, method: str, path: str
+) -> None:
+    def is_refused(status: int, code: str) -> None:
+        refused(api.http.request(method, path), status, code)
 
     user = control.state()["user"]
     control.patch_user(user, sending_permitted=False)
-    refused(call(), 403, "sending_not_permitted")
+    is_refused(403, "sending_not_permitted")
     control.patch_user(user, api_permitted=False)
-    refused(call(), 403, "api_not_permitted")
+    is_refused(403, "api_not_permitted")
     control.patch_account(outgoing_enabled=False)
-    refused(call(), 403, "api_not_enabled")
+    is_refused(403, "api_not_enabled")
     control.patch_account(outgoing_enabled=True, api_enabled=False)
-    refused(call(), 403, "api_not_enabled")
+    is_refused(403, "api_not_enabled")
     control.revoke_key(api.key)
-    refused(call(), 401, "invalid_api_key")
+    is_refused(401, "invalid_api_key")
 
 
-def test_keys_with_fewer_grants(control: Any, with_key: Callable[..., Any], refused: Any) -> None:
-    reader = with_key(control.new_key("carl@example.com", api_permitted=False))
-    refused(reader.http.get("/v1/transfers"), 403, "api_not_permitted")
-    reader = with_key(control.new_key("dora@example.com", sending_permitted=False))
-    refused(reader.http.get("/v1/transfers"), 403, "sending_not_permitted")
+def test_a_key_is_made_with_fewer_grants(control: Any, with_key: Callable[..., Any], refused: Any) -> None:
+    for grant in ("api_permitted", "sending_permitted"):
+        reader = with_key(control.new_key(f"{grant}@example.com", **{grant: False}))
+        refused(reader.http.get("/v1/transfers"), 403, grant.replace("_", "_not_"))
 
 
-@pytest.mark.rule("R9: prefix and 401")
-@pytest.mark.parametrize("form", ["", "Bearer", "Bearer {key}", "Bearer {event}x", "Basic {event}"])
-def test_feed_key(api: Any, form: str) -> None:
-    header = form.format(key=api.key, event=api.event_key)
-    assert api.http.get("/v1/events", headers={"Authorization": header}).status_code == 401
-
-
-@pytest.mark.rule("R9: one active key")
-def test_a_new_event_key_revokes_the_old_one(api: Any, control: Any) -> None:
+@pytest.mark.rule("R9: one active key, not a transfer key")
+def test_the_feed_needs_the_newest_event_key_and_nothing_of_the_transfer_interface(api: Any, control: Any) -> None:
     new = control.new_event_key()
-    assert new.startswith("obs_")
     assert api.events().status_code == 401
     api.event_key = new
-    assert api.events().status_code == 200
-
-
-@pytest.mark.rule("R9: not a transfer key")
-def test_the_feed_asks_nothing_of_the_transfer_interface(api: Any, control: Any) -> None:
     control.patch_account(api_enabled=False)
     control.revoke_key(api.key)
     assert api.events().status_code == 200

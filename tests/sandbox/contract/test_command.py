@@ -9,7 +9,8 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ def draft(http: httpx.Client) -> str:
     return str(http.post("/v1/transfers", json=body).json()["id"])
 
 
-def test_it_says_how_to_reach_it(command: Callable[..., Any]) -> None:
-    with command() as process:
+def test_it_says_how_to_reach_it_and_the_connection_for_airflow(command: Callable[..., Any]) -> None:
+    with command("--transfer-key", "it's-a-$key") as process:
         assert set(process.ready) == {"base_url", "transfer_api_key", "event_api_key"}
         with connect(process.ready) as http:
             assert http.get("/v1/transfers").status_code == 200
@@ -46,12 +47,6 @@ def test_it_says_how_to_reach_it(command: Callable[..., Any]) -> None:
     for value in process.ready.values():
         assert value in output
     assert "removed at exit" in output
-
-
-def test_it_prints_the_connection_for_airflow(command: Callable[..., Any]) -> None:
-    with command("--transfer-key", "it's-a-$key") as process:
-        assert process.stop() == 0
-        output = process.popen.stdout.read()
     address, (export,) = process.ready["base_url"], [line for line in output.splitlines() if line.startswith("export ")]
 
     (_, assigned) = shlex.split(export)
@@ -66,35 +61,46 @@ def test_it_prints_the_connection_for_airflow(command: Callable[..., Any]) -> No
     assert json.loads(added[added.index("--conn-extra") + 1]) == connection["extra"]
 
 
+@contextmanager
+def uploading(ready: dict[str, str], transfer: str, content: bytes) -> Iterator[None]:
+    """An upload of which only the beginning has come."""
+    address = httpx.URL(ready["base_url"])
+    with socket.create_connection((address.host, address.port)) as upload:
+        head = f"POST /v1/transfers/{transfer}/files HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
+        head += f"Authorization: Bearer {ready['transfer_api_key']}\r\n"
+        upload.sendall(f"{head}Content-Disposition: attachment; filename=a\r\n\r\n".encode() + content)
+        yield
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stops_cleanly_with_work_in_hand(command: Callable[..., Any], tmp_path: Path, number: int) -> None:
     with command() as process, connect(process.ready) as http:
         transfer = draft(http)
-        host, port = process.ready["base_url"].removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as upload:
-            head = f"POST /v1/transfers/{transfer}/files HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n"
-            key = process.ready["transfer_api_key"]
-            head += f"Authorization: Bearer {key}\r\nContent-Disposition: attachment; filename=a\r\n\r\n"
-            upload.sendall(head.encode() + b"x" * 100_000)
+        with uploading(process.ready, transfer, b"x" * 100_000):
             http.get("/v1/transfers")
             assert process.stop(number) == 0
         assert process.popen.stderr.read() == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_ready_file_is_private(tmp_path: Path) -> None:
-    ready = tmp_path / "ready.json"
-    arguments = [sys.executable, "-m", "outbound_transfer_sandbox", "--port", "0", "--ready-file", str(ready)]
+def test_the_ready_file_and_the_data_are_private(tmp_path: Path) -> None:
+    ready, data = tmp_path / "ready.json", tmp_path / "data"
+    arguments = [
+        sys.executable,
+        "-m",
+        "outbound_transfer_sandbox",
+        "--port",
+        "0",
+        "--ready-file",
+        ready,
+        "--data",
+        data,
+    ]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
         eventually(lambda: ready.exists() or process.poll() is not None)
-        assert stat.S_IMODE(ready.stat().st_mode) == 0o600
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (ready, data, data / "seed")]
         process.terminate()
-
-
-def test_the_data_directory_is_private(command: Callable[..., Any], tmp_path: Path) -> None:
-    with command("--data", str(tmp_path / "data")):
-        assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
-        assert stat.S_IMODE((tmp_path / "data" / "seed").stat().st_mode) == 0o600
+    assert modes == [0o600, 0o700, 0o600]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -147,11 +153,7 @@ def test_a_kill_during_an_upload_leaves_no_file(command: Callable[..., Any], tmp
     partial = tmp_path / "data" / "partial"
     with command(*data) as process, connect(process.ready) as http:
         transfer = draft(http)
-        address = httpx.URL(process.ready["base_url"])
-        with socket.create_connection((address.host, address.port)) as upload:
-            head = f"POST /v1/transfers/{transfer}/files HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n"
-            head += f"Authorization: {http.headers['Authorization']}\r\n"
-            upload.sendall(f"{head}Content-Disposition: attachment; filename=a\r\n\r\n".encode() + b"x" * 4_000_000)
+        with uploading(process.ready, transfer, b"x" * 4_000_000):
             eventually(lambda: list(partial.iterdir()))
             process.stop(signal.SIGKILL)
     (tmp_path / "data" / "files" / "fi_without_record").write_bytes(b"x")
@@ -176,14 +178,15 @@ def status_of(*arguments: str) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_port_that_is_taken() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        result = run("--port", str(port))
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert str(port) in result.stderr
-    assert result.stdout == ""
+def test_a_port_or_data_that_another_uses(command: Callable[..., Any], tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    with command(*data) as process:
+        port = str(httpx.URL(process.ready["base_url"]).port)
+        for said, arguments in ((port, ("--port", port)), ("in use", ("--port", "0", *data))):
+            result = run(*arguments)
+            assert (result.returncode, result.stdout) == (2, "")
+            assert len(result.stderr.splitlines()) == 1
+            assert said in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -191,16 +194,9 @@ def test_a_port_that_is_taken() -> None:
     [
         ("--port", "-1"), ("--port", "x"), ("--host", "256.0.0.1"), ("--host", "no.such.host.invalid"),
         ("--transfer-key", "two words"), ("--event-key", ""), ("--data", "/dev/null/x"), ("--nonsense",),
+        ("--password", ""),
     ],
 )  # fmt: skip
 def test_wrong_arguments(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("--port", "0", *arguments) == 2
     assert "outbound-transfer-sandbox: " in capsys.readouterr().err
-
-
-def test_data_in_use(command: Callable[..., Any], tmp_path: Path) -> None:
-    with command("--data", str(tmp_path / "data")):
-        result = run("--port", "0", "--data", str(tmp_path / "data"))
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert "in use" in result.stderr

@@ -1,4 +1,4 @@
-"""The parts without I/O: windows, sizes, names, cursors, overlaps."""
+"""The parts without I/O: windows, names, cursors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from outbound_transfer_sandbox.domain import rate_limit
 from outbound_transfer_sandbox.domain.clock import SECOND
 from outbound_transfer_sandbox.domain.content_disposition import filename
 from outbound_transfer_sandbox.domain.errors import ApiError
-from outbound_transfer_sandbox.domain.sizes import megabytes
-from outbound_transfer_sandbox.service.files import content_length
 from outbound_transfer_sandbox.service.transfers import ListCursor, decode_cursor
 
-MB = 1_048_576
 T = TypeVar("T")
 
 
@@ -49,11 +46,6 @@ def test_window(counted: list[int], later: int, limit: int, window: int) -> None
         assert wait == 1 or inside(now + (wait - 1) * SECOND) >= limit
 
 
-@given(st.integers(0, 10**15))
-def test_megabytes_round_up(size: int) -> None:
-    assert (megabytes(size) - 1) * MB < size <= megabytes(size) * MB
-
-
 names = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1).filter(
     lambda name: name.strip() not in {"", ".", ".."}
 )
@@ -73,12 +65,6 @@ def test_any_header_is_a_name_or_a_refusal(rest: str) -> None:
     for disposition in (rest, f"attachment; {rest}", f"attachment; filename={rest}", f"attachment; filename*={rest}"):
         name = answer_or_refusal(filename, disposition, 400)
         assert name is None or (name and not set(name) & set("/\\\x00\r\n"))
-
-
-@given(st.text() | st.integers().map(str))
-def test_content_length(value: str) -> None:
-    usable = value.isascii() and value.isdigit() and len(value) <= 18
-    assert answer_or_refusal(content_length, value, 411) == (int(value) if usable else None)
 
 
 @given(st.builds(ListCursor, *[st.integers(-(2**63), 2**63 - 1)] * 3))

@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.rule("R41, R42")
+pytestmark = [pytest.mark.rule("R41, R42"), pytest.mark.usefixtures("unlimited")]
 
 ANN = {"email": "ann@example.com"}
 BOB = {"email": "bob@example.com"}
-
-
-@pytest.fixture(autouse=True)
-def _no_rate(unlimited: None) -> None:
-    """The feed's pages are the subject here, not its rate."""
+NUMBERS = ("", "-1", "x", "1.0", "9" * 400)
 
 
 def lines(response: Any) -> list[dict[str, Any]]:
@@ -24,16 +20,16 @@ def lines(response: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.content.split(b"\n") if line]
 
 
-def test_an_empty_feed(api: Any) -> None:
-    response = api.events()
-    assert response.content == b""
-    assert response.headers["content-type"] == "application/x-ndjson"
-    assert response.headers["x-next-cursor"] == "0"
-    assert response.headers["x-has-more"] == "false"
-
-
 @pytest.mark.rule("R46")
-def test_sends_and_downloads_become_events(api: Any, control: Any) -> None:
+def test_sends_and_downloads_become_events_and_drafts_do_not(api: Any, control: Any) -> None:
+    draft = api.draft()["id"]
+    api.attached(draft)
+    api.send(api.draft()["id"])
+    api.http.delete(f"/v1/transfers/{draft}")
+    response = api.events()
+    headers = [response.headers[name] for name in ("content-type", "x-next-cursor", "x-has-more")]
+    assert (response.content, headers) == (b"", ["application/x-ndjson", "0", "false"])
+
     transfer = api.sent(files=2, recipients=[ANN, BOB])
     control.pickup(transfer["id"], "bob@example.com")
     response = api.events()
@@ -46,14 +42,6 @@ def test_sends_and_downloads_become_events(api: Any, control: Any) -> None:
     assert {event["data"]["file_id"] for event in events[1:]} == {file["id"] for file in transfer["files"]}
     assert [event["data"]["recipient"] for event in events[1:]] == ["bob@example.com"] * 2
     assert datetime.fromisoformat(events[1]["timestamp"])
-
-
-def test_drafts_make_no_events(api: Any) -> None:
-    draft = api.draft()["id"]
-    api.attached(draft)
-    api.send(api.draft()["id"])
-    api.http.delete(f"/v1/transfers/{draft}")
-    assert api.events().content == b""
 
 
 @pytest.mark.rule("R44")
@@ -71,45 +59,33 @@ def test_paging_has_no_duplicates_and_no_gaps(api: Any, control: Any, limit: int
     assert more == "false"
     assert len(seen) == 10
     assert seen == sorted(set(seen))
-    assert api.events(cursor=cursor, limit=limit).content == b""
-    assert api.events(cursor=cursor, limit=limit).headers["x-next-cursor"] == str(cursor)
+    for beyond in (cursor, 2**63 - 1):
+        response = api.events(cursor=beyond, limit=limit)
+        assert (response.content, response.headers["x-next-cursor"]) == (b"", str(beyond))
 
 
-@pytest.mark.rule("R41: limit")
-def test_default_limit(api: Any, control: Any) -> None:
-    control.add_events(1001)
+@pytest.mark.rule("R41: limit; R43")
+def test_a_page_has_a_thousand_events_and_cursors_belong_to_the_client(api: Any, control: Any) -> None:
+    assert control.add_events(100_000) == 100_000
     for params in ({}, {"limit": 1000}):
         response = api.events(**params)
         assert len(lines(response)) == 1000
         assert response.headers["x-has-more"] == "true"
-    assert len(lines(api.events(cursor=response.headers["x-next-cursor"]))) == 1
-
-
-@pytest.mark.rule("R43")
-def test_cursors_belong_to_the_client(api: Any, control: Any) -> None:
-    control.add_events(5)
-    everything = api.events().content
-    api.events(cursor=5)
+    last = api.events(cursor=99_998)
+    assert [event["event_id"] for event in lines(last)] == [99_999, 100_000]
+    assert last.headers["x-has-more"] == "false"
     control.advance_clock(3650 * 86_400)
-    assert api.events(cursor=0).content == everything
-    assert lines(api.events(cursor=3)) == lines(api.events())[3:]
+    assert api.events(cursor=0).content == response.content
+    assert lines(api.events(cursor=3, limit=997)) == lines(response)[3:]
 
 
-@pytest.mark.parametrize("cursor", ["", "-1", "x", "1.0", "1e3", "+1", "0x1", " 1", "٣", str(2**63), "9" * 400])
-def test_invalid_cursor(api: Any, refused: Any, cursor: str) -> None:
-    assert "cursor" in refused(api.events(cursor=cursor), 400, "invalid_request")
-
-
-@pytest.mark.parametrize("limit", ["", "0", "-1", "1001", "x", "1.0", "9" * 400])
-def test_invalid_limit(api: Any, refused: Any, limit: str) -> None:
-    assert "limit" in refused(api.events(limit=limit), 400, "invalid_request")
-
-
-def test_a_cursor_beyond_the_end(api: Any, control: Any) -> None:
-    control.add_events(1)
-    response = api.events(cursor=2**63 - 1)
-    assert response.content == b""
-    assert response.headers["x-next-cursor"] == str(2**63 - 1)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cursor", each) for each in (*NUMBERS, "1e3", "+1", "0x1", " 1", "٣", str(2**63))]
+    + [("limit", each) for each in (*NUMBERS, "0", "1001")],
+)
+def test_what_is_no_cursor_or_limit_is_named(api: Any, refused: Any, name: str, value: str) -> None:
+    assert name in refused(api.events(**{name: value}), 400, "invalid_request")
 
 
 def test_types_and_data_are_open(api: Any, control: Any) -> None:
@@ -128,10 +104,3 @@ def test_the_usage_log_has_every_call(api: Any, control: Any) -> None:
     control.patch_account(feed_interval_seconds=60)
     api.events()
     assert [(row["status"], row["events"]) for row in control.feed_calls()] == [(200, 2), (400, 0), (401, 0), (429, 0)]
-
-
-def test_a_hundred_thousand_events(api: Any, control: Any) -> None:
-    assert control.add_events(100_000) == 100_000
-    response = api.events(cursor=99_998)
-    assert [event["event_id"] for event in lines(response)] == [99_999, 100_000]
-    assert response.headers["x-has-more"] == "false"

@@ -18,27 +18,24 @@ def draft(api: Any) -> str:
     return str(api.draft()["id"])
 
 
-def test_attaches_the_raw_bytes(api: Any, control: Any, draft: str) -> None:
+@pytest.mark.rule("R34")
+def test_attaches_the_raw_bytes_and_lists_them(api: Any, control: Any, draft: str) -> None:
     content = bytes(range(256)) * 5_000
-    response = api.attach(draft, "data.bin", content)
+    # A body is never interpreted, whatever its headers say.
+    response = api.attach(draft, "data.bin", content, **{"Content-Type": "text/csv", "Content-Encoding": "gzip"})
     assert response.status_code == 201
     file = response.json()
     assert file == {"id": file["id"], "name": "data.bin", "size": len(content)}
     assert response.headers["location"] == f"/v1/transfers/{draft}/files/{file['id']}"
-    assert api.http.get(response.headers["location"]).json() == file
     stored = control.stored_file(draft, file["id"])
     assert stored["sha256"] == hashlib.sha256(content).hexdigest()
     assert stored["stored_size"] == len(content)
     assert control.stored_content(draft, file["id"]) == content
-
-
-@pytest.mark.rule("R34")
-def test_lists_files_of_drafts_and_sent_transfers(api: Any, draft: str) -> None:
-    files = [api.attached(draft, name) for name in ("b.txt", "a.txt", "c.txt")]
-    for _ in range(2):
+    files = [file, *(api.attached(draft, name) for name in ("b.txt", "a.txt", "c.txt"))]
+    for _ in range(2):  # as a draft and as a sent transfer
         assert api.http.get(f"/v1/transfers/{draft}/files").json() == {"data": files}
         assert api.get(draft)["files"] == files
-        assert api.http.get(f"/v1/transfers/{draft}/files/{files[1]['id']}").json() == files[1]
+        assert api.http.get(response.headers["location"]).json() == file
         api.send(draft)
 
 
@@ -52,19 +49,10 @@ def test_unknown_files(api: Any, refused: Any, draft: str) -> None:
     refused(api.attach("none"), 404, "not_found")
 
 
-@pytest.mark.rule("R34: remove")
-def test_remove(api: Any, draft: str, refused: Any) -> None:
-    file = api.attached(draft, content=b"one")
-    path = f"/v1/transfers/{draft}/files/{file['id']}"
-    response = api.http.delete(path)
-    assert (response.status_code, response.content) == (204, b"")
-    refused(api.http.delete(path), 404, "not_found")
-    assert api.get(draft)["files"] == []
-    assert api.attached(draft, content=b"other")["size"] == 5
-
-
-@pytest.mark.rule("R31: a name that is attached")
-def test_a_repeated_name_returns_the_first_file(api: Any, control: Any, draft: str) -> None:
+@pytest.mark.rule("R31: a name that is attached; R34: remove")
+def test_a_repeated_name_returns_the_first_file_until_that_is_removed(
+    api: Any, control: Any, draft: str, refused: Any
+) -> None:
     file = api.attached(draft, "a.txt", b"first")
     for content in (b"first", b"second, longer", b"x" * 3 * MB):
         response = api.attach(draft, "a.txt", content)
@@ -72,29 +60,26 @@ def test_a_repeated_name_returns_the_first_file(api: Any, control: Any, draft: s
         assert response.json() == file
     assert control.stored_content(draft, file["id"]) == b"first"
     assert api.get(draft)["files"] == [file]
+    path = f"/v1/transfers/{draft}/files/{file['id']}"
+    removed = api.http.delete(path)
+    assert (removed.status_code, removed.content) == (204, b"")
+    refused(api.http.delete(path), 404, "not_found")
+    assert api.attached(draft, content=b"other")["size"] == 5
 
 
-@pytest.mark.rule("R32")
-def test_names_are_separate_by_transfer_and_exact(api: Any, draft: str) -> None:
+@pytest.mark.rule("R30: directories are removed; R32")
+def test_names_are_separate_by_transfer_exact_and_without_their_directory(api: Any, draft: str) -> None:
     names = ["a.txt", "A.txt", "a.txt.", "a  .txt", "e\u0301.txt", "\u00e9.txt"]
     for name in names:
-        assert api.attach(draft, **{"Content-Disposition": _extended(name)}).status_code == 201
-    assert [file["name"] for file in api.get(draft)["files"]] == names
+        octets = "".join(f"%{octet:02X}" for octet in name.encode())
+        extended = {"Content-Disposition": f"attachment; filename*=UTF-8''{octets}"}
+        assert api.attach(draft, **extended).status_code == 201
+    files = api.get(draft)["files"]
+    assert [file["name"] for file in files] == names
     assert api.attach(api.draft()["id"], "a.txt").status_code == 201
-
-
-def _extended(name: str) -> str:
-    return "attachment; filename*=UTF-8''" + "".join(f"%{octet:02X}" for octet in name.encode())
-
-
-@pytest.mark.rule("R30: directories are removed")
-@pytest.mark.parametrize(
-    "path", ["dir/a.txt", "/x/y/a.txt", "C:\\\\x\\\\a.txt", "..\\\\a.txt", "../../a.txt", "x\\\\y/a.txt"]
-)
-def test_two_paths_with_one_base_name_are_one_file(api: Any, draft: str, path: str) -> None:
-    file = api.attached(draft, "a.txt")
-    response = api.attach(draft, path)
-    assert (response.status_code, response.json()) == (200, file)
+    for folder in ("dir/", "/x/y/", "C:\\\\x\\\\", "..\\\\", "../../", "x\\\\y/"):
+        response = api.attach(draft, f"{folder}a.txt")
+        assert (response.status_code, response.json()) == (200, files[0]), folder
 
 
 @pytest.mark.rule("R30: Content-Disposition")
@@ -121,50 +106,27 @@ def test_filename(api: Any, draft: str, disposition: bytes, name: str) -> None:
 
 
 @pytest.mark.rule("R30: Content-Disposition")
-@pytest.mark.parametrize(
-    "disposition",
-    [
-        b"",
-        b"attachment",
-        b"attachment; filename=",
-        b'attachment; filename=""',
-        b'attachment; filename="dir/"',
-        b'attachment; filename=".."',
-        b"attachment; filename*=UTF-8''",
-        b"attachment; filename*=UTF-8''%00",
-        b"attachment; filename*=UTF-8''%FF.txt",
-        b"attachment; filename=a.txt; filename=b.txt",
-        b"inline; filename=a.txt",
-        b'form-data; name="file"; filename="a.txt"',
-    ],
-)
-def test_unusable_filename(api: Any, refused: Any, draft: str, disposition: bytes) -> None:
-    response = api.attach(draft, **{"Content-Disposition": disposition})
-    assert "Content-Disposition" in refused(response, 400, "invalid_request")
+def test_a_missing_repeated_or_unusable_filename_is_refused(api: Any, refused: Any, draft: str) -> None:
+    dispositions = (
+        *("", "attachment", "attachment; filename=", 'attachment; filename=""', 'attachment; filename="dir/"'),
+        *('attachment; filename=".."', "attachment; filename*=UTF-8''", "attachment; filename*=UTF-8''%00"),
+        *("attachment; filename*=UTF-8''%FF.txt", "attachment; filename=a.txt; filename=b.txt"),
+        *("inline; filename=a.txt", 'form-data; name="file"; filename="a.txt"'),
+    )
+    twice = [("Content-Disposition", f"attachment; filename={name}") for name in "ab"]
+    wrong: list[Any] = [{}, twice, *({"Content-Disposition": each} for each in dispositions)]
+    for headers in wrong:
+        response = api.http.post(f"/v1/transfers/{draft}/files", content=b"x", headers=headers)
+        assert "Content-Disposition" in refused(response, 400, "invalid_request"), headers
     assert api.get(draft)["files"] == []
 
 
-def test_missing_or_repeated_content_disposition(api: Any, refused: Any, draft: str) -> None:
-    path = f"/v1/transfers/{draft}/files"
-    assert "Content-Disposition" in refused(api.http.post(path, content=b"x"), 400, "invalid_request")
-    twice = [("Content-Disposition", "attachment; filename=a"), ("Content-Disposition", "attachment; filename=b")]
-    assert "Content-Disposition" in refused(api.http.post(path, content=b"x", headers=twice), 400, "invalid_request")
-
-
 @pytest.mark.rule("R30: Content-Type")
-@pytest.mark.parametrize(
-    ("name", "stored"),
-    [("a.pdf", "application/pdf"), ("a.CSV", "text/csv"), ("a", "application/octet-stream"), ("a.html", "text/html")],
-)
-def test_stored_type(api: Any, control: Any, draft: str, name: str, stored: str) -> None:
-    response = api.attach(draft, name, **{"Content-Type": "image/png"})
-    assert control.stored_file(draft, response.json()["id"])["content_type"] == stored
-
-
-def test_the_body_is_never_interpreted(api: Any, control: Any, draft: str) -> None:
-    headers = {"Content-Type": "multipart/form-data; boundary=x", "Content-Encoding": "gzip"}
-    file = api.attach(draft, content=b"--x\r\n\r\n--x--", **headers).json()
-    assert control.stored_content(draft, file["id"]) == b"--x\r\n\r\n--x--"
+def test_the_stored_type_is_that_of_the_name(api: Any, control: Any, draft: str) -> None:
+    types = {"a.pdf": "application/pdf", "a.CSV": "text/csv", "a": "application/octet-stream", "a.html": "text/html"}
+    for name, stored in types.items():
+        response = api.attach(draft, name, **{"Content-Type": "image/png"})
+        assert control.stored_file(draft, response.json()["id"])["content_type"] == stored
 
 
 @pytest.mark.rule("R33: rounding")
@@ -203,16 +165,11 @@ def test_a_draft_sent_during_the_upload_refuses_the_file(
     connection = wire()
     connection.upload(draft, "10", name="late.txt")
     connection.socket.sendall(b"01234")
-    _until_received(api, draft)
+    api.get(draft)  # a call later on another connection is read after what was sent before it
     assert api.send(draft).status_code == 200
     connection.socket.sendall(b"56789")
     refused(connection.answer(), 409, "invalid_state")
     assert [file["name"] for file in api.get(draft)["files"]] == ["first.txt"]
-
-
-def _until_received(api: Any, draft: str) -> None:
-    """A call later on another connection is read after what was sent before it."""
-    api.get(draft)
 
 
 def test_concurrent_uploads_of_one_name_make_one_file(api: Any, draft: str, wire: Callable[[], Any]) -> None:
@@ -220,7 +177,7 @@ def test_concurrent_uploads_of_one_name_make_one_file(api: Any, draft: str, wire
     for connection in connections:
         connection.upload(draft, "10")
         connection.socket.sendall(b"01234")
-    _until_received(api, draft)
+    api.get(draft)  # a call later on another connection is read after what was sent before it
     for connection in connections:
         connection.socket.sendall(b"56789")
     answers = [connection.answer() for connection in connections]

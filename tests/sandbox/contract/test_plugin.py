@@ -29,10 +29,7 @@ def test_a_session_that_uses_no_sandbox_pays_nothing() -> None:
     assert done.stdout == "[]\n"
 
 
-SERVER_PACKAGES = ["httptools", "jinja2", "starlette", "uvicorn", "uvloop"]
-
-
-@pytest.mark.parametrize("package", SERVER_PACKAGES)
+@pytest.mark.parametrize("package", ["httptools", "jinja2", "starlette", "uvicorn", "uvloop"])
 def test_without_the_extra_the_command_and_the_fixture_name_it(package: str) -> None:
     script = f"""
 import sys; sys.modules["{package}"] = None
@@ -51,7 +48,11 @@ import outbound_transfer_sandbox.__main__
     assert done.returncode == 1
 
 
-def test_the_connection_is_there_for_the_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_is_there_for_the_test_only(
+    monkeypatch: pytest.MonkeyPatch, transfer_sandbox_session: Sandbox, transfer_sandbox: Sandbox
+) -> None:
+    assert transfer_sandbox.base_url != transfer_sandbox_session.base_url
+    assert json.loads(os.environ[VARIABLE])["host"] == transfer_sandbox.base_url
     monkeypatch.setenv(VARIABLE, "of the user")
     with _connected() as sandbox:
         connection = json.loads(os.environ[VARIABLE])
@@ -60,11 +61,6 @@ def test_the_connection_is_there_for_the_test_only(monkeypatch: pytest.MonkeyPat
         assert connection["password"] == sandbox.transfer_api_key
         assert connection["extra"] == {"event_api_key": sandbox.event_api_key}
     assert os.environ[VARIABLE] == "of the user"
-
-
-def test_the_two_scopes_are_two_sandboxes(transfer_sandbox_session: Sandbox, transfer_sandbox: Sandbox) -> None:
-    assert transfer_sandbox.base_url != transfer_sandbox_session.base_url
-    assert json.loads(os.environ[VARIABLE])["host"] == transfer_sandbox.base_url
 
 
 @contextmanager
@@ -118,8 +114,8 @@ def test_untriggered_faults_are_reported(api: Any, control: Sandbox) -> None:
     control.assert_all_faults_triggered()
 
 
-def test_reset_leaves_the_keys_alone(api: Any, control: Sandbox) -> None:
-    before = control.state()
+def test_reset_leaves_nothing_but_the_keys_of_the_start(api: Any, control: Sandbox, data_dir: Path) -> None:
+    before, first = control.state(), control.event_api_key
     transfer = api.sent()
     file = transfer["files"][0]["id"]
     api.events()
@@ -127,32 +123,20 @@ def test_reset_leaves_the_keys_alone(api: Any, control: Sandbox) -> None:
     control.advance_clock(1_000_000)
     control.plan_faults({"kind": "error", "status": 503})
     other = control.new_key("bob@example.com")
+    control.new_event_key()
+    control.revoke_key(api.key)
 
     control.reset()
 
+    assert list((data_dir / "files").iterdir()) == []
     state = control.state()
     assert state["account"] == before["account"]
     assert before["clock"] <= state["clock"] < transfer["expires_at"]
     assert control.ledger() == control.requests() == control.feed_calls() == control.faults() == []
     assert api.ids() == []
+    assert api.event_key == control.event_api_key == first
     assert (api.events().status_code, api.events().status_code) == (200, 429)
     assert api.http.get("/v1/transfers", headers={"Authorization": f"Bearer {other}"}).status_code == 401
     with pytest.raises(httpx.HTTPStatusError, match="404"):
         control.stored_file(transfer["id"], file)
     assert api.sent()["id"] != transfer["id"]
-
-
-def test_reset_removes_the_bytes(api: Any, control: Sandbox, data_dir: Path) -> None:
-    api.sent()
-    control.reset()
-    assert list((data_dir / "files").iterdir()) == []
-
-
-def test_reset_brings_back_the_keys_of_the_start(api: Any, control: Sandbox) -> None:
-    first = control.event_api_key
-    control.new_event_key()
-    control.revoke_key(api.key)
-    control.reset()
-    assert api.events(cursor=0).status_code == 200
-    assert api.event_key == control.event_api_key == first
-    assert api.ids() == []

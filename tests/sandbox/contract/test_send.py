@@ -28,58 +28,50 @@ def ready(api: Any) -> str:
     return str(transfer_id)
 
 
-def test_sends_the_draft(api: Any, control: Any, ready: str) -> None:
-    control.patch_account(delivery_window_days=3)
-    response = api.send(ready)
-    assert response.status_code == 200
-    transfer = response.json()
-    assert transfer["status"] == "pending"
-    assert [file["name"] for file in transfer["files"]] == ["a.txt"]
-    assert when(transfer["expires_at"]) - when(transfer["sent_at"]) == timedelta(days=3)
-    assert transfer == api.get(ready)
-
-
 @pytest.mark.rule("R18: send")
-def test_bills_once_and_emails_each_recipient(api: Any, control: Any) -> None:
+def test_a_send_bills_once_and_emails_each_recipient(api: Any, control: Any) -> None:
+    control.patch_account(delivery_window_days=3)
     transfer = api.sent(recipients=[ANN, BOB, ANN])
+    assert transfer["status"] == "pending"
+    assert [file["name"] for file in transfer["files"]] == ["0.txt"]
+    assert when(transfer["expires_at"]) - when(transfer["sent_at"]) == timedelta(days=3)
+    assert transfer == api.get(transfer["id"])
     rows = [(row["kind"], row["transfer_id"], row["recipient"], row["timestamp"]) for row in control.ledger()]
     assert rows == [
-        ("billed", transfer["id"], None, transfer["sent_at"]),
-        ("emailed", transfer["id"], "ann@example.com", transfer["sent_at"]),
-        ("emailed", transfer["id"], "bob@example.com", transfer["sent_at"]),
-        ("emailed", transfer["id"], "ann@example.com", transfer["sent_at"]),
+        (kind, transfer["id"], recipient, transfer["sent_at"])
+        for kind, recipient in [
+            *[("billed", None), ("emailed", "ann@example.com")],
+            *[("emailed", "bob@example.com"), ("emailed", "ann@example.com")],
+        ]
     ]
 
 
-@pytest.mark.rule("R36: once")
-def test_a_second_send_is_refused_and_sends_nothing(api: Any, control: Any, refused: Any, ready: str) -> None:
-    first = api.send(ready).json()
-    refused(api.send(ready), 409, "invalid_state")
-    assert len(control.ledger()) == 2
-    assert api.get(ready) == first
-
-
-@pytest.mark.rule("R37: the two causes of invalid_state")
-def test_a_draft_without_files(api: Any, control: Any, refused: Any, ready: str) -> None:
+@pytest.mark.rule("R20, R21; R36: once; R37: the two causes of invalid_state")
+def test_a_sent_transfer_is_fixed_and_a_second_send_sends_nothing(
+    api: Any, control: Any, refused: Any, ready: str
+) -> None:
     empty = api.draft()["id"]
     no_files = refused(api.send(empty), 409, "invalid_state")
-    api.send(ready)
-    assert refused(api.send(ready), 409, "invalid_state") != no_files
     assert api.get(empty)["status"] == "draft"
+    first = api.send(ready).json()
+    assert refused(api.send(ready), 409, "invalid_state") != no_files
+    path = f"/v1/transfers/{ready}"
+    refused(api.attach(ready, "b.txt"), 409, "invalid_state")
+    refused(api.attach(ready, "a.txt"), 409, "invalid_state")
+    refused(api.http.delete(f"{path}/files/{first['files'][0]['id']}"), 409, "invalid_state")
+    refused(api.http.delete(path), 409, "invalid_state")
     assert len(control.ledger()) == 2
+    assert api.get(ready) == first
+    refused(api.send("tr_none"), 404, "not_found")
 
 
 @pytest.mark.rule("R37, R54")
 @pytest.mark.parametrize(
     ("settings", "recipients", "allowed"),
     [
-        ({"plan": "trial"}, 1, True),
-        ({"plan": "trial"}, 2, False),
-        ({"plan": "free"}, 1, True),
-        ({"plan": "free"}, 2, False),
-        ({"plan": "business"}, 250, True),
-        ({"plan": "business", "recipients_per_transfer": 3}, 3, True),
-        ({"plan": "business", "recipients_per_transfer": 3}, 4, False),
+        *[({"plan": "trial"}, 1, True), ({"plan": "trial"}, 2, False)],
+        *[({"plan": "free"}, 1, True), ({"plan": "free"}, 2, False), ({"plan": "business"}, 250, True)],
+        *[({"recipients_per_transfer": 3}, 3, True), ({"recipients_per_transfer": 3}, 4, False)],
     ],
 )
 def test_recipient_limit(
@@ -144,18 +136,3 @@ def test_overlapping_sends_both_succeed_and_count_once(
     assert [row["kind"] for row in control.ledger()] == ["billed", "emailed"]
     assert control.state()["account"]["credits"] == 4
     assert api.events().text.count("transfer_sent") == 1
-
-
-def test_unknown_transfer(api: Any, refused: Any) -> None:
-    refused(api.send("tr_none"), 404, "not_found")
-
-
-@pytest.mark.rule("R20, R21")
-def test_a_sent_transfer_is_fixed(api: Any, refused: Any) -> None:
-    transfer = api.sent()
-    path = f"/v1/transfers/{transfer['id']}"
-    refused(api.attach(transfer["id"], "b.txt"), 409, "invalid_state")
-    refused(api.attach(transfer["id"], "0.txt"), 409, "invalid_state")
-    refused(api.http.delete(f"{path}/files/{transfer['files'][0]['id']}"), 409, "invalid_state")
-    refused(api.http.delete(path), 409, "invalid_state")
-    assert api.get(transfer["id"]) == transfer

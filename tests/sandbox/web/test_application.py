@@ -90,29 +90,29 @@ def test_a_session_ends(sandbox: Sandbox, user: Any, other: Any) -> None:
     assert other.get("/transfers").url.path == "/sign-in"
 
 
-def test_a_key_is_shown_once_used_and_revoked(sandbox: Sandbox, user: Any, read: Any) -> None:
+def test_a_key_is_shown_once_used_revoked_and_nobody_elses(
+    sandbox: Sandbox, user: Any, other: Any, administrator: Any, read: Any
+) -> None:
+    def status() -> int:
+        url = f"{sandbox.base_url}/v1/transfers"
+        return httpx.get(url, headers={"Authorization": f"Bearer {key}"}).status_code
+
     shown = user.post(KEYS, label="<i>nightly</i>")
     key = re.search(r"obt_\w+", shown.text)[0]
     again = user.get(KEYS)
     assert key not in again.text
     assert "<i>nightly</i>" in read(again)
     assert read(again).count("never") == 2
-    bearer = {"Authorization": f"Bearer {key}"}
-    assert httpx.get(f"{sandbox.base_url}/v1/transfers", headers=bearer).status_code == 200
+    assert status() == 200
     assert read(user.get(KEYS)).count("never") == 1
     newest = re.search(r"/api-keys/(\d+)/revoke", again.text)[1]
-    assert "revoked" in read(user.post(KEYS, f"{KEYS}/{newest}/revoke"))
-    assert httpx.get(f"{sandbox.base_url}/v1/transfers", headers=bearer).status_code == 401
-
-
-def test_keys_are_nobody_elses(sandbox: Sandbox, user: Any, other: Any, administrator: Any, read: Any) -> None:
-    number = re.search(r"/api-keys/(\d+)/revoke", user.get(KEYS).text)[1]
     for stranger in (other, administrator):
         assert "You have no keys yet" in read(stranger.get(KEYS))
-        assert stranger.post(KEYS, f"{KEYS}/{number}/revoke").status_code == 404
+        assert stranger.post(KEYS, f"{KEYS}/{newest}/revoke").status_code == 404
     assert user.post(KEYS, f"{KEYS}/{10**30}/revoke").status_code == 404
-    bearer = {"Authorization": f"Bearer {sandbox.transfer_api_key}"}
-    assert httpx.get(f"{sandbox.base_url}/v1/transfers", headers=bearer).status_code == 200
+    assert status() == 200
+    assert "revoked" in read(user.post(KEYS, f"{KEYS}/{newest}/revoke"))
+    assert status() == 401
 
 
 def test_settings_are_saved(sandbox: Sandbox, administrator: Any) -> None:
@@ -142,22 +142,19 @@ def test_monitoring(sandbox: Sandbox, administrator: Any, read: Any) -> None:
     assert [status(key) for key in (first, second)] == [401, 200]
 
 
-def test_transfers_are_their_senders(send: Any, user: Any, other: Any, administrator: Any, read: Any) -> None:
-    transfer = send(subject="Payroll")
+def test_transfers_are_their_senders_who_cancel_them(
+    send: Any, user: Any, other: Any, administrator: Any, read: Any
+) -> None:
+    path = f"/transfers/{send(subject='Payroll')['id']}"
     assert "Payroll" in read(user.get("/transfers"))
     for stranger in (other, administrator):
         assert "Payroll" not in read(stranger.get("/transfers"))
-        assert stranger.get(f"/transfers/{transfer['id']}").status_code == 404
-        assert stranger.post("/transfers", f"/transfers/{transfer['id']}/cancel").status_code == 404
-    assert "pending" in read(user.get(f"/transfers/{transfer['id']}"))
-
-
-def test_cancel(sandbox: Sandbox, send: Any, user: Any, read: Any) -> None:
-    transfer = send()
-    path = f"/transfers/{transfer['id']}"
+        assert stranger.get(path).status_code == 404
+        assert stranger.post("/transfers", f"{path}/cancel").status_code == 404
+    assert "pending" in read(user.get(path))
     assert "canceled" in read(user.post(path, f"{path}/cancel"))
     assert user.post("/transfers", f"{path}/cancel").status_code == 409
-    assert read(user.get("/transfers?status=canceled")).count("Report") == 1
+    assert read(user.get("/transfers?status=canceled")).count("Payroll") == 1
     assert "No transfers are pending" in read(user.get("/transfers?status=pending"))
 
 

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 
-from outbound_transfer_sandbox.__main__ import main
 from support.timeouts import eventually
 
 VARIABLE = "OUTBOUND_TRANSFER_SANDBOX_PASSWORD"
@@ -55,10 +53,3 @@ def test_a_given_password(tmp_path: Path) -> None:
         assert signs_in(base_url, "an option") == 200
         assert signs_in(base_url, "ignored") == 403
     assert b"an option" not in (tmp_path / "data/sandbox.sqlite").read_bytes()
-
-
-@pytest.mark.parametrize("arguments", [("--password", "")])
-def test_wrong_options(arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="^2$"):
-        main(["--port", "0", *arguments])
-    assert f"argument {arguments[0]}: " in capsys.readouterr().err

@@ -37,14 +37,12 @@ class Reporter:
         return time.monotonic() - self._began
 
     def say(self, text: str, style: str = "") -> None:
-        """One line, with the seconds since the start."""
         self._print(f"[{self.elapsed:5.1f} s] {text}", style)
 
     def heading(self, text: str) -> None:
         self._print(f"\n{text}\n{'-' * len(text)}", "bold")
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line without the time."""
         self._print(text, style)
 
     def _print(self, text: str, style: str) -> None:
@@ -55,12 +53,7 @@ class Reporter:
     def wait_for(
         self, what: Callable[[], str], timeout: float, *, log: Path | None = None, interval: float = 0.5
     ) -> Iterator[None]:
-        """Rounds of a wait; whoever waits breaks out. Breaks the silence by saying what is waited for.
-
-        :param what: what is waited for, in words.
-        :param log: where to read why it has not come.
-        :raises DemoFailed: it took longer than `timeout` seconds.
-        """
+        """Rounds of a wait; whoever waits breaks out. Says what is waited for, and fails after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             yield
@@ -71,7 +64,6 @@ class Reporter:
 
 
 def size(count: float) -> str:
-    """Bytes for a reader: `200.0 MB`."""
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
@@ -85,7 +77,6 @@ def tail(log: Path, lines: int = 25) -> tuple[Path, list[str]]:
 
 
 def _plain(line: str) -> str:
-    """A line of a task's log, which is JSON, for a reader; any other line as it is."""
     try:
         record = json.loads(line)
         errors = [f"{error['exc_type']}: {error['exc_value']}" for error in record.get("error_detail") or ()]

@@ -9,8 +9,6 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.processes import Processes, members
@@ -22,14 +20,12 @@ from support.repository import REPOSITORY
 #: The last is longer than what the sandbox takes for a small body.
 SIZES = {"a.csv": 1_000, "b.csv": 1, "c.csv": 100_000}
 
-
 AStack = TypeVar("AStack", bound="ManySandboxesStack")
 
 
 class ManySandboxesStack(Stack):
     """Start ``count`` sandboxes, with connections ``sandbox_0``, ``sandbox_1`` and so on."""
 
-    #: Where Airflow reads DAGs.
     dags = REPOSITORY / "dags"
     #: Seconds after which Airflow gives a task up whose supervisor is silent. Few are too few for a busy machine.
     heartbeat_timeout = 300
@@ -37,7 +33,10 @@ class ManySandboxesStack(Stack):
     def __init__(self, folder: Path, processes: Processes, reporter: Reporter, count: int, database: Database) -> None:
         super().__init__(folder, processes, reporter)
         self.processes, self.count, self.database = processes, count, database
-        self.files = write_files(folder / "outbox")
+        (folder / "outbox").mkdir(parents=True)
+        self.files = [folder / "outbox" / name for name in SIZES]
+        for letter, path in zip(b"ABC", self.files, strict=True):
+            path.write_bytes(bytes([letter]) * SIZES[path.name])
         self.sandboxes: list[Sandbox] = []
 
     def start(self) -> None:
@@ -71,7 +70,6 @@ class ManySandboxesStack(Stack):
         }
 
     def restart_triggerer(self) -> None:
-        """After SIGKILL, with all that it started."""
         leader = next(leader for leader in reversed(self.processes.leaders) if leader.name == "triggerer")
         self.kill([process.pid for process in members([leader])])
         self.start_component("triggerer")
@@ -106,24 +104,7 @@ def running_stack(
 
 
 class NoSignals:
-    """For whoever has a way of its own with signals, as pytest."""
-
     held = staticmethod(nullcontext)
 
     def ignore(self) -> None:
         """Nothing to do."""
-
-
-def write_files(folder: Path) -> list[Path]:
-    folder.mkdir(parents=True)
-    paths = [folder / name for name in SIZES]
-    for number, path in enumerate(paths):
-        path.write_bytes(bytes([65 + number]) * SIZES[path.name])
-    return paths
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

@@ -1,7 +1,6 @@
 """Processes that are all stopped again, whatever they start themselves.
 
-Each is the leader of a session of its own. Airflow moves its tasks to process groups of their own, but nothing that it
-starts leaves the session, so the session tells what is ours: also an orphan whose parent was killed.
+Each is the leader of a session of its own, which nothing that Airflow starts leaves: also an orphan is found.
 """
 
 from __future__ import annotations
@@ -24,16 +23,12 @@ from .console import DemoFailed
 
 #: How long processes may take to stop by themselves, in seconds.
 GRACE: Final = 5.0
-
 #: By how much the time at which a process began may seem to move, in seconds: it is reckoned from the system's clock.
 CLOCK_SHIFT: Final = 10.0
-
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-    """Ctrl-C, SIGTERM or a closed terminal."""
-
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
@@ -62,7 +57,6 @@ class Signals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """A signal waits for the end of this block."""
         self._held = True
         try:
             yield
@@ -74,7 +68,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Leader:
-    """A started process; with `created` (seconds since the epoch) its id is never mistaken for a later process's."""
+    """A started process; with `created` its id is never mistaken for a later process's."""
 
     name: str
     pid: int
@@ -112,10 +106,7 @@ class Processes:
             self._write()
 
     def has_finished(self, name: str) -> bool:
-        """Whether a process that is meant to end has ended well.
-
-        :raises DemoFailed: it failed.
-        """
+        """Whether a process that is meant to end has ended well; one that failed raises."""
         code = self._children[name].poll()
         if code:
             raise DemoFailed(f"{name} failed with exit code {code}.", self.log(name))
@@ -140,7 +131,6 @@ class Processes:
         temporary.replace(self._record)
 
     def stop(self) -> list[str]:
-        """Stop everything; the names of what could not be stopped."""
         left = stop(self.leaders, self._record)
         for child in self._children.values():
             # Its threads may end after it; unless it is waited for, it takes itself for running.
@@ -154,7 +144,6 @@ def record_of(folder: Path) -> Path:
 
 
 def recorded(folder: Path) -> list[Leader]:
-    """What an earlier demo started."""
     try:
         return [Leader(**leader) for leader in json.loads(record_of(folder).read_text())]
     except FileNotFoundError:
@@ -162,20 +151,19 @@ def recorded(folder: Path) -> list[Leader]:
 
 
 def members(leaders: Sequence[Leader]) -> list[psutil.Process]:
-    """The running processes of the leaders' sessions."""
     # The id of a leader that has ended is given to no other process while its session has members.
     ours = {leader.pid: leader.created for leader in leaders if _is_or_was(leader)}
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
             since = ours.get(os.getsid(process.pid))
-            if since is not None and process.create_time() > since - CLOCK_SHIFT and not _is_zombie(process):
+            is_ours = since is not None and process.create_time() > since - CLOCK_SHIFT
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
 
 def stop(leaders: Sequence[Leader], record: Path) -> list[str]:
-    """Ask the leaders to stop, then kill what is left of their sessions; what survived even that."""
     pids = {leader.pid for leader in leaders}
     _signal([process for process in members(leaders) if process.pid in pids], signal.SIGTERM)
     left = _gone(leaders, GRACE)
@@ -195,7 +183,6 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
 
 
 def _gone(leaders: Sequence[Leader], timeout: float) -> list[psutil.Process]:
-    """Waits until the sessions are empty; what is left of them after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while (left := members(leaders)) and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.2)  # reaps those that are our children
@@ -205,10 +192,6 @@ def _gone(leaders: Sequence[Leader], timeout: float) -> list[psutil.Process]:
 def _is_or_was(leader: Leader) -> bool:
     created = _created(leader.pid)
     return created is None or abs(created - leader.created) < CLOCK_SHIFT
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    return bool(process.status() == psutil.STATUS_ZOMBIE)
 
 
 def _created(pid: int) -> float | None:

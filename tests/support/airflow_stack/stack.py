@@ -40,8 +40,6 @@ def unless_busy(response: httpx.Response) -> httpx.Response | None:
 
 
 class Airflow:
-    """The REST API of the demo's Airflow."""
-
     def __init__(self, url: str) -> None:
         self.url = url
         self._http = httpx.Client(base_url=url, timeout=120, trust_env=False)
@@ -50,7 +48,6 @@ class Airflow:
         self._http.close()
 
     def sign_in(self, username: str, password: str) -> None:
-        """Where not everybody is an administrator, before any other call."""
         response = self._http.post("/auth/token", json={"username": username, "password": password})
         if response.is_error:
             raise DemoFailed(f"Airflow lets {username} not in: {response.status_code} {response.text[:500]}")
@@ -70,7 +67,6 @@ class Airflow:
         return response.json() if response.content else None
 
     def deliveries_page(self) -> str:
-        """The provider's page, as HTML."""
         # 503: the page gives the warehouse a few seconds, and a busy machine may need more.
         response = eventually(lambda: unless_busy(self._http.get("/outbound-transfer/deliveries")))
         if response.is_error:
@@ -89,7 +85,6 @@ class Airflow:
         return self._http.get(f"/api/v2/dags/{dag_id}").is_success
 
     def import_errors(self) -> list[str]:
-        """What Airflow could not import: of DAG files and of plugins."""
         dags = self.call("GET", "importErrors")["import_errors"]
         plugins = self.call("GET", "plugins/importErrors")["import_errors"]
         errors = [(error["filename"], error["stack_trace"]) for error in dags]
@@ -97,37 +92,27 @@ class Airflow:
         return [f"{source}: {text.strip().splitlines()[-1]}" for source, text in errors]
 
     def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
-        """The new run's id."""
-        run_id: str = self.call("POST", f"dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"]
-        return run_id
+        return str(self.call("POST", f"dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"dags/{dag_id}", {"is_paused": False})
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """The DAG's runs, oldest first."""
-        runs: list[dict[str, Any]] = self.call("GET", f"dags/{dag_id}/dagRuns", order_by="id")["dag_runs"]
-        return runs
+        return list(self.call("GET", f"dags/{dag_id}/dagRuns", order_by="id")["dag_runs"])
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """The run's task instances: `task_id`, `map_index`, `state`."""
-        tasks = self.call("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100)
-        instances: list[dict[str, Any]] = tasks["task_instances"]
-        return instances
+        return list(self.call("GET", f"dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"])
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """State by task, of a mapped one with its index: `deliver0`."""
         tasks = self.tasks(dag_id, run_id)
         return {f"{row['task_id']}{row['map_index'] if row['map_index'] >= 0 else ''}": row["state"] for row in tasks}
 
     def finish(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """Wait until a run has finished; return the states of its tasks."""
         path = f"dags/{dag_id}/dagRuns/{run_id}"
         eventually(lambda: self.call("GET", path)["state"] in ("success", "failed"), interval=0.5)
         return self.states(dag_id, run_id)
 
     def clear(self, dag_id: str, run_id: str, *tasks: str | tuple[str, int]) -> None:
-        """Clear these tasks alone, or these map indexes of them."""
         body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "task_ids": tasks}
         self.call("POST", f"dags/{dag_id}/clearTaskInstances", body)
 
@@ -137,8 +122,6 @@ class Airflow:
 
 
 class Stack:
-    """Sandbox and Airflow in `folder`, which is made anew."""
-
     #: Which of Airflow's components run.
     components: tuple[str, ...] = tuple(COMPONENTS)
 
@@ -154,7 +137,6 @@ class Stack:
 
     @staticmethod
     def wipe(folder: Path) -> None:
-        """What is left of an earlier demo goes."""
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "logs").mkdir(parents=True)
         (folder / "airflow").mkdir(parents=True)
@@ -162,14 +144,9 @@ class Stack:
 
     def start_sandbox(self, name: str = "sandbox") -> Sandbox:
         ready, data = self.folder / f"{name}.json", self.folder / name
-        command: list[str | Path] = [
-            Path(sys.executable).with_name("outbound-transfer-sandbox"),
-            "--port",
-            "0",
-            "--ready-file",
-            ready,
-        ]
-        self._processes.start(name, [*command, "--data", data], environment())
+        program = Path(sys.executable).with_name("outbound-transfer-sandbox")
+        command = [program, "--port", "0", "--ready-file", ready, "--data", data]
+        self._processes.start(name, command, environment())
         for _ in self._wait_for(f"the {name}", interval=0.05):
             if ready.exists():
                 break
@@ -179,15 +156,12 @@ class Stack:
         return self.sandbox
 
     def begin_migration(self) -> None:
-        """Starts to make Airflow's metadata database; :meth:`start_airflow` waits for it."""
         self._env = environment() | self.settings()
         self._processes.start("db-migrate", _airflow("db", "migrate"), self._env, is_one_shot=True)
         self._reporter.say("Airflow makes its metadata database")
 
     def start_airflow(self) -> Airflow:
-        for _ in self._wait_for("airflow db migrate"):
-            if self._processes.has_finished("db-migrate"):
-                break
+        self._wait_for_end("db-migrate")
         port, *closed = free_ports(3)
         self._env |= self.connections() | addresses(port, *closed)
         for name in self.components:
@@ -199,20 +173,21 @@ class Stack:
         airflow.sign_in_as_administrator()
         return airflow
 
+    def _wait_for_end(self, name: str) -> None:
+        for _ in self._wait_for(name):
+            if self._processes.has_finished(name):
+                break
+
     def start_component(self, name: str) -> None:
         self._processes.start(name, _airflow(*COMPONENTS[name]), self._env)
 
     def _wait_until_healthy(self, airflow: Airflow) -> None:
         expected = {"metadatabase", *(name.replace("-", "_") for name in self.components if name != "api-server")}
-        healthy: set[str] = set()
         for _ in self._wait_for("Airflow to start"):
             health = airflow.health()
-            news = {name for name, status in health.items() if status == "healthy"} - healthy
-            healthy |= news
-            if news:
-                self._reporter.say(f"Airflow: {', '.join(sorted(news))} healthy")
-            if health and healthy >= expected:
+            if health and expected <= {name for name, status in health.items() if status == "healthy"}:
                 break
+        self._reporter.say("Airflow is healthy")
 
     def wait_for_dags(self, airflow: Airflow, *dag_ids: str) -> None:
         for _ in self._wait_for("Airflow to read the DAGs"):
@@ -228,7 +203,6 @@ class Stack:
             yield
 
     def settings(self) -> dict[str, str]:
-        """Airflow's, as environment variables."""
         home = self.folder / "airflow"
         return {
             "AIRFLOW_HOME": str(home),
@@ -254,16 +228,9 @@ class Stack:
         }
 
     def connections(self) -> dict[str, str]:
-        """Airflow's, as environment variables."""
-        service = {
-            "conn_type": "outbound_transfer",
-            "host": self.sandbox.base_url,
-            "password": self.sandbox.transfer_api_key,
-            "extra": {"event_api_key": self.sandbox.event_api_key},
-        }
         warehouse = {"conn_type": "sqlite", "host": str(self.warehouse)}
         return {
-            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": json.dumps(service),
+            "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": self.sandbox.airflow_connection(),
             "AIRFLOW_CONN_OUTBOUND_TRANSFER_WAREHOUSE": json.dumps(warehouse),
         }
 

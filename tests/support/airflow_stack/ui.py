@@ -28,12 +28,9 @@ class UiStack(Stack):
         self._deliveries = deliveries
 
     def start(self, *paths: str) -> None:
-        """Start; one API server for each path."""
         self.begin_migration()
         (self.folder / "passwords.json").write_text(json.dumps({"ann": PASSWORD, "vera": PASSWORD}))
-        for _ in self._wait_for("airflow db migrate"):
-            if self._processes.has_finished("db-migrate"):
-                break
+        self._wait_for_end("db-migrate")
         self._env |= self.connections()
         self._processes.start("reserialize", _airflow("dags", "reserialize"), self._env, is_one_shot=True)
         self.servers = {path: self._start_server(path) for path in paths}
@@ -41,9 +38,7 @@ class UiStack(Stack):
             for _ in self._wait_for("Airflow to start"):
                 if server.health():
                     break
-        for _ in self._wait_for("the DAGs"):
-            if self._processes.has_finished("reserialize"):
-                break
+        self._wait_for_end("reserialize")
 
     def _start_server(self, path: str) -> Airflow:
         port, *closed = free_ports(3)
@@ -56,7 +51,6 @@ class UiStack(Stack):
         return server
 
     def sign_in(self, path: str, user: str) -> str:
-        """A token of the user, which the client of that server then sends."""
         server = self.servers[path]
         answer = httpx.post(f"{server.url}/auth/token", json={"username": user, "password": PASSWORD}, trust_env=False)
         token: str = answer.raise_for_status().json()["access_token"]

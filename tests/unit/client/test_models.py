@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbound_transfer.client.errors import InvalidDelivery
-from outbound_transfer.client.models import Transfer, decode_page, decode_transfer, describe, to_builtins
+from outbound_transfer.client.models import decode_page, decode_transfer, describe
 from outbound_transfer.client.new_transfer import SECURITY_OPTIONS, build_new_transfer
 
 ANN, BOB = "ann@example.com", "bob@example.org"
@@ -23,10 +23,8 @@ PHONE, ANSWER = "+49 (30) 555-0199", "my secret dog"
 
 def body(**given: Any) -> dict[str, Any]:
     """What is sent to the service."""
-    sent: dict[str, Any] = json.loads(
-        msgspec.json.encode(build_new_transfer(**{"subject": "Report", "recipients": ANN, **given}))
-    )
-    return sent
+    new = build_new_transfer(**{"subject": "Report", "recipients": ANN, **given})
+    return dict(json.loads(msgspec.json.encode(new)))
 
 
 def problems(**given: Any) -> list[str]:
@@ -40,23 +38,17 @@ def problems(**given: Any) -> list[str]:
     return []
 
 
-# ------------------------------------------------------------------------------------------------------- recipients
-
 FULL = {"email": ANN, "name": "Ann", "phone": PHONE}
 
 
 @pytest.mark.parametrize(
     ("given", "asked"),
     [
-        (ANN, [{"email": ANN}]),
-        ([ANN, BOB], [{"email": ANN}, {"email": BOB}]),
-        ((ANN, BOB), [{"email": ANN}, {"email": BOB}]),
+        *((given, [{"email": ANN}]) for given in (ANN, {"email": ANN}, UserDict({"email": ANN}), {ANN: 1}.keys())),
+        *((given, [{"email": ANN}, {"email": BOB}]) for given in ([ANN, BOB], (ANN, BOB))),
         ([ANN, FULL | {"email": BOB}], [{"email": ANN}, FULL | {"email": BOB}]),
-        ({"email": ANN}, [{"email": ANN}]),
         ([FULL, {"email": BOB, "name": None, "phone": None}], [FULL, {"email": BOB}]),
         ([MappingProxyType({"email": ANN})], [{"email": ANN}]),
-        (UserDict({"email": ANN}), [{"email": ANN}]),
-        ({ANN: 1}.keys(), [{"email": ANN}]),
         (["jörg@exämple.com"], [{"email": "jörg@exämple.com"}]),
         ([f" {ANN}\r\n", {"email": f"{BOB}   ", "name": "Bob  "}], [{"email": ANN}, {"email": BOB, "name": "Bob"}]),
     ],
@@ -74,17 +66,13 @@ def test_recipients_come_in_many_forms(given: Any, asked: list[dict[str, str]]) 
         (["jörg@exämple.com", "JÖRG@EXÄMPLE.com"], "occurs more than once"),
         (["ann@exämple.com", "ann@xn--exmple-cua.com"], "occurs more than once"),
         ([ANN, {"email": ANN, "fone": "1"}], "recipient 2: has the field 'fone', but may only have email, name and"),
-        ([ANN, {"email": ANN, "tel": "1"}], "recipient 2: has the field 'tel', but"),
         ([ANN, {"email": ANN, 1: "x"}], "recipient 2: has the field '1', but"),
         ([ANN, {"name": "Ann"}], "recipient 2: Object missing required field `email`"),
         ([ANN, {"email": None}], "recipient 2: Expected `str`, got `null` - at `$.email`"),
         ([ANN, {"email": ANN, "phone": 555}], "got `int` - at `$.phone`"),
         ([ANN, {"email": ANN, "name": "\ud800"}], "recipient 2: not valid Unicode"),
-        ([ANN, 7], "recipient 2: must be an address or a mapping, not int"),
-        ([ANN, [BOB]], "recipient 2: must be an address or a mapping, not list"),
-        ([ANN, None], "recipient 2: must be an address or a mapping, not NoneType"),
-        (None, "recipient 1: must be an address or a mapping"),
-        (7, "recipient 1: must be an address or a mapping"),
+        *(([ANN, other], "recipient 2: must be an address or a mapping, not ") for other in (7, [BOB], None)),
+        *((other, "recipient 1: must be an address or a mapping, not ") for other in (None, 7)),
         ([], "recipients must be 1 to 250, not 0"),
         ([ANN] * 251, "recipients must be 1 to 250, not 251: split a larger delivery"),
         ("[{['email']: 'ann@example.com'}]", "neither JSON nor a list or mapping in Python"),
@@ -95,50 +83,35 @@ def test_recipients_that_cannot_be_are_named(given: Any, said: str) -> None:
     assert said in problems(recipients=given)[0]
 
 
-@pytest.mark.parametrize("given", ["", "ann", PHONE])
-def test_no_error_quotes_a_phone_that_is_given_as_an_address(given: str) -> None:
-    (problem,) = problems(recipients=[ANN, given])
-    assert problem.startswith("recipient '***' is not an address: ")
-    assert PHONE not in problem
-
-
 @pytest.mark.parametrize(
     "address",
     ["ann@", "@example.com", "a b@example.com", "ann@example", "ann@-x.com", "ann@@example.com",
      "ann@exa\0mple.com", "\ud800@example.com", f"Ann <{ANN}>", f"{ANN},{BOB}"],
 )  # fmt: skip
-def test_what_is_not_an_address_is_named(address: str) -> None:
+def test_what_is_not_an_address_is_named_unless_it_may_be_a_phone(address: str) -> None:
     (problem,) = problems(recipients=[ANN, address])
     assert problem.startswith(f"recipient {address!r} is not an address: ")
+    for other in ("", "ann", PHONE):
+        (problem,) = problems(recipients=[ANN, other])
+        assert problem.startswith("recipient '***' is not an address: ")
+        assert PHONE not in problem
 
 
-@pytest.mark.parametrize(
-    "two",
-    [
-        ("strauß@example.com", "strauss@example.com"),
-        ("ann@straße.example", "ann@strasse.example"),
-        ("ann@βόλος.example", "ann@βόλοσ.example"),
-        tuple(f"ann{each}@example.com" for each in range(250)),
-    ],
-)
-def test_addresses_that_differ_are_so_many_people(two: tuple[str, ...]) -> None:
-    assert problems(recipients=two) == []
+def test_addresses_that_differ_are_so_many_people() -> None:
+    assert problems(recipients=("strauß@example.com", "strauss@example.com")) == []
+    assert problems(recipients=("ann@βόλος.example", "ann@βόλοσ.example")) == []
+    assert problems(recipients=tuple(f"ann{each}@example.com" for each in range(250))) == []
 
-
-# ------------------------------------------------------------------------------------------------------------ texts
 
 TEXTS = ["subject", "message", "security", "security_question", "security_answer"]
 
 
-@pytest.mark.parametrize("subject", ["", " ", "\n\t", "\u3000", None])
-def test_a_subject_is_not_empty(subject: Any) -> None:
-    assert problems(subject=subject) == ["subject must not be empty; a template without a value is"]
-
-
-@pytest.mark.parametrize("character", ["m", "é", "😀", "\U0010ffff"])
-def test_a_message_has_two_thousand_characters_at_most_and_a_subject_any_number(character: str) -> None:
-    assert problems(message=character * 2_000, subject=character * 100_000) == []
-    assert problems(message=character * 2_001) == ["message has 2,001 characters; 2,000 are allowed"]
+def test_a_subject_is_not_empty_and_a_message_has_two_thousand_characters_at_most() -> None:
+    for subject in ("", " ", "\n\t", "\u3000", None):
+        assert problems(subject=subject) == ["subject must not be empty; a template without a value is"]
+    for character in ("m", "é", "😀", "\U0010ffff"):
+        assert problems(message=character * 2_000, subject=character * 100_000) == []
+        assert problems(message=character * 2_001) == ["message has 2,001 characters; 2,000 are allowed"]
 
 
 @pytest.mark.parametrize("field", TEXTS)
@@ -150,20 +123,14 @@ def test_what_is_not_text_is_named_and_not_quoted(field: str) -> None:
     assert problems(**{field: f"{ANSWER}\ud800"}) == [f"{field} is not valid Unicode"]
 
 
-@pytest.mark.parametrize("field", ["message", "security_question", "security_answer"])
-def test_an_empty_text_is_left_out(field: str) -> None:
-    assert body(**{field: ""}) == {"subject": "Report", "recipients": [{"email": ANN}]}
+def test_an_empty_text_is_left_out() -> None:
+    empty = dict.fromkeys(("message", "security_question", "security_answer"), "")
+    assert body(**empty) == {"subject": "Report", "recipients": [{"email": ANN}]}
 
 
-# --------------------------------------------------------------------------------------------------------- security
-
-
-@pytest.mark.parametrize(
-    ("option", "question", "answer", "phone"), list(product([None, *SECURITY_OPTIONS], *[[False, True]] * 3))
-)
-def test_each_security_option_needs_its_own_fields(
-    option: str | None, question: bool, answer: bool, phone: bool
-) -> None:
+@pytest.mark.parametrize(("option", "given"), list(product([None, *SECURITY_OPTIONS], product(*[[False, True]] * 3))))
+def test_each_security_option_needs_its_own_fields(option: str | None, given: tuple[bool, bool, bool]) -> None:
+    question, answer, phone = given
     expected = []
     for field, is_given in (("security_question", question), ("security_answer", answer)):
         if option == "question" and not is_given:
@@ -188,22 +155,17 @@ def test_the_security_option_is_one_of_the_services_and_an_empty_one_is_not_the_
     assert "security" not in body(security=None)
 
 
-@pytest.mark.parametrize("good", ["5550199", PHONE, "[555]{01}.99/1\u20132", "555_0199"])
-@pytest.mark.parametrize("bad", ["555 CALL", "+", " ", "\u0665\u0665\u0665", "5²"])
-def test_a_phone_is_digits_among_punctuation(good: str, bad: str) -> None:
-    assert problems(security="sms", recipients={"email": ANN, "phone": good}) == []
+def test_a_phone_is_digits_among_punctuation() -> None:
+    for good in ("5550199", PHONE, "[555]{01}.99/1\u20132", "555_0199"):
+        assert problems(security="sms", recipients={"email": ANN, "phone": good}) == []
     said = [f"security 'sms' needs the phone of {ANN}, in digits and punctuation"]
-    assert problems(security="sms", recipients={"email": ANN, "phone": bad}) == said
+    for bad in ("555 CALL", "+", " ", "\u0665\u0665\u0665", "5²"):
+        assert problems(security="sms", recipients={"email": ANN, "phone": bad}) == said
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    found = problems(
-        subject=" ",
-        recipients=["ann@", {"email": ANN, "fone": PHONE}, ANN],
-        message="m" * 2_001,
-        security="sms",
-        security_answer=ANSWER,
-    )
+    recipients = ["ann@", {"email": ANN, "fone": PHONE}, ANN]
+    found = problems(subject=" ", recipients=recipients, message="m" * 2_001, security="sms", security_answer=ANSWER)
     assert [problem.split(":")[0] for problem in found] == [
         "recipient 2",
         "subject must not be empty; a template without a value is",
@@ -232,8 +194,6 @@ def test_no_text_made_of_it_holds_a_secret(answer: str, phone: str, option: str 
     assert answer not in texts
     assert phone not in texts
 
-
-# ---------------------------------------------------------------------------------------------------------- answers
 
 GOOD = {"id": "good", "status": "pending", "subject": "S", "recipients": [{"email": ANN}], "files": []}
 
@@ -287,18 +247,3 @@ def test_what_a_log_line_shows_is_printable(text: str) -> None:
     assert read.subject == text
     with pytest.raises(msgspec.DecodeError):
         decode_transfer(json.dumps({"id": text, **fields}).encode())
-
-
-def test_resources_become_plain_json() -> None:
-    whole = {
-        "id": "t",
-        "status": "partial",
-        "subject": "S",
-        "expires_at": "2026-01-01T00:00:00Z",
-        "message": None,
-        "recipients": [{"email": ANN, "name": "ann", "picked_up_at": "2026-01-01T00:00:00Z"}],
-        "files": [{"id": "f", "name": "é.txt", "size": 2**40}],
-        "sent_at": None,
-    }
-    assert to_builtins(msgspec.convert(whole, Transfer)) == whole
-    assert to_builtins(None) is None

@@ -15,7 +15,6 @@ from support.statsd import stats_to
 
 @pytest.fixture
 def statsd() -> Iterator[socket.socket]:
-    """A StatsD server to which Airflow's own client sends."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(5)
@@ -24,18 +23,14 @@ def statsd() -> Iterator[socket.socket]:
 
 
 def received(server: socket.socket) -> tuple[str, dict[str, str]]:
-    """Name and tags of the next packet."""
     name, *tags = server.recv(65_535).decode().removeprefix("airflow.").partition(":")[0].split(",")
     return name, dict(tag.split("=") for tag in tags)
 
 
-def test_tags_hold_nothing_that_would_be_read_as_another(statsd: socket.socket) -> None:
+def test_tags_hold_nothing_that_would_be_read_as_another_and_long_ones_are_sent(statsd: socket.socket) -> None:
     metrics.REQUESTS.emit(operation="list files", status="none", conn_id="a,b=c:1|c\n/é")
     name, tags = received(statsd)
     assert (name, tags["operation"], tags["conn_id"]) == (metrics.REQUESTS.full_name, "list_files", "a_b_c_1_c___")
-
-
-def test_a_metric_with_the_longest_names_is_not_dropped(statsd: socket.socket) -> None:
     for metric in metrics.METRICS:  # a connection's id may have 250 characters, a host's name 253
         metric.emit(1, **(dict.fromkeys(metric.tags, "x" * 253) | {"operation": "list_files", "status": "none"}))
         assert received(statsd)[0] == metric.full_name

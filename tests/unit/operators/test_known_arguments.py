@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.decorators.deliver_files import _DeliverFilesDecoratedOperator
 from outbound_transfer.operators.approval import ApproveTransferOperator
+from outbound_transfer.operators.arguments import to_whole_number
 from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator, SendTransferOperator
 from outbound_transfer.operators.recipients import RecipientsFromSql
 from outbound_transfer.operators.redelivery import RedeliverFilesOperator
@@ -23,14 +24,16 @@ from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTr
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from support.airflow_names import AirflowFailException
 
-NEW = {"subject": "S", "recipients": "a@example.com"}
+QUERY = {"sql_conn_id": "crm", "sql": "SELECT 1", "file_name": "a.csv"}
+ANN = "a@example.com"
+NEW = {"subject": "S", "recipients": ANN}
 GIVEN: dict[type, dict[str, Any]] = {
     CreateTransferOperator: NEW,
     AttachFilesOperator: {"transfer_id": "t", "files": "f"},
     SendTransferOperator: {"transfer_id": "t"},
     DeliverFilesOperator: {**NEW, "files": "f"},
     RedeliverFilesOperator: {"transfer_id": "t", "files": "f", "security": None},
-    SqlToOutboundTransferOperator: {**NEW, "sql_conn_id": "c", "sql": "SELECT 1", "file_name": "a.csv"},
+    SqlToOutboundTransferOperator: {**NEW, **QUERY},
     _DeliverFilesDecoratedOperator: {**NEW, "python_callable": list},
     TransferSensor: {"transfer_id": "t"},
     ApproveTransferOperator: {"transfer_id": "t"},
@@ -40,6 +43,7 @@ GIVEN: dict[type, dict[str, Any]] = {
 }
 ERRORS = (AirflowFailException, InvalidDelivery, InvalidName)
 
+XLS = {"sql": "SELECT 1", "file_name": "a.xls"}
 WRONG = [
     (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
     (DeliverFilesOperator, {"timeout": timedelta(days=1)}, "timeout needs wait=True"),
@@ -58,11 +62,7 @@ WRONG = [
     (SqlToOutboundTransferOperator, {"file_name": "a.xls"}, "the suffix of 'a.xls' names no format"),
     (SqlToOutboundTransferOperator, {"file_format": "xls"}, "file_format is one of csv, jsonl"),
     (SqlToOutboundTransferOperator, {"sql": None}, "give either sql and file_name, or queries"),
-    (
-        SqlToOutboundTransferOperator,
-        {"sql": None, "file_name": None, "queries": [{"sql": "SELECT 1", "file_name": "a.xls"}]},
-        "the suffix of 'a.xls'",
-    ),
+    (SqlToOutboundTransferOperator, {"sql": None, "file_name": None, "queries": [XLS]}, "the suffix of 'a.xls'"),
     (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty is one of fail, skip, send"),
     (SqlToOutboundTransferOperator, {"csv_formulas": "drop"}, "csv_formulas is one of escape, keep"),
     (SqlToOutboundTransferOperator, {"timezone": "Mars"}, "timezone 'Mars' is not a time zone"),
@@ -113,13 +113,11 @@ def test_a_query_for_recipients_says_what_it_can_do_without_any() -> None:
         RecipientsFromSql(sql="SELECT 1", conn_id="c", on_empty="send")
 
 
+CSV = {"sql": "S", "file_name": "a.csv"}
 RIGHT = [
     (DeliverFilesOperator, {"wait": True, "on_expired": "succeed", "poke_interval": timedelta(minutes=5)}),
     (DeliverFilesOperator, {"default_args": {"poke_interval": 30, "timeout": 60}}),  # of the Dag's sensors
-    (
-        SqlToOutboundTransferOperator,
-        {"file_name": None, "queries": [{"sql": "S", "file_name": "a.csv"}], "default_args": {"sql": "SELECT 1"}},
-    ),
+    (SqlToOutboundTransferOperator, {"file_name": None, "queries": [CSV], "default_args": {"sql": "SELECT 1"}}),
     (ApproveTransferOperator, {"default_args": {"defaults": "Yes", "multiple": True, "options": ["Yes"]}}),
     (DeliverFilesOperator, {"wait": True, "poke_interval": "{{ params.seconds }}", "timeout": "300"}),
     (DeliverFilesOperator, {"security": "{{ params.security }}"}),
@@ -160,6 +158,45 @@ def test_what_may_be_right_is_left_to_the_task(operator, right) -> None:
 def test_the_result_of_a_task_is_left_to_the_task() -> None:
     with DAG("dag", schedule=None):
         create = CreateTransferOperator(task_id="create", **NEW)
-        DeliverFilesOperator(
-            task_id="deliver", files=create.output, security=create.output, subject="S", recipients=create.output
-        )
+        results = dict.fromkeys(("files", "security", "recipients"), create.output)
+        DeliverFilesOperator(task_id="deliver", subject="S", **results)
+
+
+def test_another_value_is_refused_by_name() -> None:
+    for value in (0, -1, "0", "", "None", None, "four", "4.5", float("nan"), float("inf"), [4]):
+        with pytest.raises(InvalidDelivery, match="max_parallel_uploads must be a whole number from 1 on, not "):
+            to_whole_number("max_parallel_uploads", value)
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (DeliverFilesOperator, {"subject": "S", "recipients": ..., "files": ...}),
+        (SqlToOutboundTransferOperator, {"subject": "S", "recipients": ..., "files": ..., **QUERY}),
+        (RedeliverFilesOperator, {"transfer_id": "t", "security": None, "recipients": ..., "files": ...}),
+        (CreateTransferOperator, {"subject": "S", "recipients": ...}),
+        (AttachFilesOperator, {"transfer_id": "t", "files": ...}),
+    ],
+)  # fmt: skip
+def test_an_iterator_serves_every_try(operator: type, arguments: dict[str, Any]) -> None:
+    given = {name: iter([ANN, "{{ b }}"]) if value is ... else value for name, value in arguments.items()}
+    task = operator(task_id="task", **given)
+    assert all(getattr(task, name) == [ANN, "{{ b }}"] for name, value in arguments.items() if value is ...)
+
+
+DELIVERY: dict[str, Any] = {
+    "subject": "S", "recipients": ANN, "files": "f", "message": "M", "security": "email", "archive": "a.zip",
+    "checksums": "SHA256SUMS", "on_empty": "skip", "max_parallel_uploads": 2, "delivery_key": "k",
+    "slot_timeout": timedelta(minutes=1), "wait": True, "poke_interval": timedelta(minutes=2),
+    "timeout": timedelta(days=1), "on_expired": "skip", "on_canceled": "succeed", "accept_partial": True,
+    "outbound_transfer_conn_id": "c", "deferrable": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operator", "more"), [(RedeliverFilesOperator, {"transfer_id": "t"}), (SqlToOutboundTransferOperator, QUERY)]
+)
+def test_what_a_delivery_takes_is_passed_on(operator: type, more: dict[str, Any]) -> None:
+    task = operator(task_id="task", retries=7, **DELIVERY, **more)
+    expected = {**DELIVERY, **more, "retries": 7}
+    assert {name: getattr(task, name) for name in expected} == expected

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import logging
+import copy
+import json
+import pickle
+from collections import UserDict, UserList, namedtuple
 from typing import Any
 from unittest.mock import Mock
 
+import attrs
 import jinja2
 import pytest
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG
 
 from outbound_transfer.client.errors import InvalidDelivery
 from outbound_transfer.operators.arguments import check_all
 from outbound_transfer.operators.base import new_transfer
 from outbound_transfer.operators.draft import CreateTransferOperator
-from outbound_transfer.operators.recipients import RecipientsFromSql, unmask
+from outbound_transfer.operators.recipients import (
+    MaskedValue,
+    RecipientsFromSql,
+    find_secrets,
+    mask,
+    mask_phones,
+    unmask,
+)
 from outbound_transfer.operators.redelivery import remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
+from support.provider import build_new_transfer
 
 NEW: dict[str, Any] = {"subject": "S", "recipients": "ann@example.com"}
 LINES = "a\r\nb\r\n"
@@ -66,23 +78,10 @@ def test_parameters_of_a_query_keep_their_form() -> None:
     assert unmask(create.recipients.parameters) == {"ids": ("a", "B"), "more": ["c"]}
 
 
-def test_a_phone_beside_a_template_that_fails_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("outbound_transfer.airflow_compat.names.mask_secret", told.append)
+def test_a_phone_beside_a_template_that_fails_is_masked(masked: list[str]) -> None:
     with pytest.raises(jinja2.UndefinedError):
         rendered(CreateTransferOperator, recipients=[{"email": "{{ x.y.z }}", "phone": "555-0199"}])
-    assert "555-0199" in told
-
-
-def test_a_template_that_fails_is_what_the_error_is_about(caplog: pytest.LogCaptureFixture) -> None:
-    @task
-    def people() -> list[str]:
-        return []
-
-    with DAG("dag", schedule=None):
-        create = CreateTransferOperator(task_id="task", subject="{{ x.y.z }}", recipients=people())
-    with caplog.at_level(logging.CRITICAL), pytest.raises(jinja2.UndefinedError):
-        create.render_template_fields({}, jinja2.Environment())
+    assert "555-0199" in masked
 
 
 def test_a_mapped_delivery_without_a_wait_refuses_what_it_would_ignore() -> None:
@@ -115,3 +114,75 @@ def test_a_reminder_is_of_what_was_delivered(given: str) -> None:
         deliver = DeliverFilesOperator(task_id="deliver", files="a.csv", **NEW)
         with pytest.raises(TypeError, match=given):
             remind_recipients(deliver, **{given: "b.csv"})
+
+
+SECRET = "555-0199"
+
+
+@pytest.fixture
+def masked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What Airflow was told to mask."""
+    told: list[str] = []
+    monkeypatch.setattr("outbound_transfer.airflow_compat.names.mask_secret", told.append)
+    return told
+
+
+def test_a_masked_value_and_its_copies_show_as_stars() -> None:
+    for show in (str, repr, "{}".format, lambda value: f"{value}", "%s".__mod__, ascii):
+        assert show(MaskedValue(SECRET)) == "***"
+        assert SECRET not in show([MaskedValue(SECRET)]) + show({"a": MaskedValue(SECRET)})
+    for duplicate in (copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))):
+        again = duplicate(MaskedValue(SECRET))
+        assert (repr(again), unmask(again)) == ("***", SECRET)
+
+
+ANN = {"email": "ann@example.com", "name": "Ann", "phone": SECRET}
+
+
+@pytest.mark.parametrize(
+    "recipients",
+    [ANN, [ANN], (ANN, "bob@example.org"), [[ANN]], UserDict(ANN), UserList([ANN]), {"a": ANN}.values()],
+    ids=repr,
+)
+def test_phones_are_masked_in_every_form_of_recipients(masked: list[str], recipients: Any) -> None:
+    hidden = mask_phones(recipients)
+    assert SECRET not in repr(hidden)
+    assert "ann@example.com" in repr(hidden)
+    assert masked == [SECRET]
+    assert SECRET in repr(unmask(hidden))
+
+
+Person = namedtuple("Person", "email name phone")
+Member = attrs.make_class("Member", ["email", "phone"])
+
+
+@pytest.mark.parametrize(
+    "recipients",
+    [
+        Person("ann@example.com", "Ann", SECRET), [Person("ann@example.com", "Ann", SECRET)],
+        [Member("ann@example.com", SECRET)], {"email": "ann@example.com", "contact": {"phone": SECRET}},
+        [{"email": "ann@example.com", "mobile": SECRET}], [{"email": SECRET, "phone": "ann@example.com"}],
+        [{"email": ["ann@example.com", SECRET]}], json.dumps([ANN]).encode(), [json.dumps(ANN).encode()],
+        f"[{ANN}", json.dumps([ANN])[:-1], json.dumps(json.dumps([ANN])), [SECRET], 5550199,
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_an_invalid_recipient_shows_no_phone(masked: list[str], recipients: Any) -> None:
+    hidden = mask_phones(recipients)
+    assert "0199" not in repr(hidden)
+    with pytest.raises(InvalidDelivery) as refused:
+        build_new_transfer(subject="S", recipients=unmask(hidden))
+    assert "0199" not in str(refused.value)
+
+
+@pytest.mark.parametrize("write", [json.dumps, repr, lambda value: f"\n {json.dumps(value, indent=2)}\n"])
+@pytest.mark.parametrize("recipients", [ANN, [ANN], [ANN, "bob@example.org"], ["ann@example.com"]], ids=repr)
+def test_recipients_as_text_equal_the_value_of_the_text(masked: list[str], recipients: Any, write: Any) -> None:
+    hidden = mask_phones(write(recipients))
+    assert unmask(hidden) == recipients
+    assert SECRET not in repr(hidden)
+
+
+def test_the_wrapped_secrets_are_known(masked: list[str]) -> None:
+    recipients = mask_phones([ANN, {"email": "bob@example.org", "mobile": "555-0177"}])
+    assert set(find_secrets([mask("answer"), recipients])) == {"answer", SECRET, "555-0177"}

@@ -35,40 +35,29 @@ def test_an_address_is_found_in_any_case_however_it_is_escaped(before, after, en
     assert encodings or "example" in SEARCH.hide_others(text).lower()
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("𠮷田@example.com", json.dumps("𠮷田@example.com")),
-        ("ann@xn--exmple-cua.com", "ann@exämple.com"),
-        ("ann@exämple.com", "ann@xn--exmple-cua.com"),
-        ("josé@example.com", "jose\u0301@example.com"),
-        ("user@उदाहरण.परीक्षा", "to user@उदाहरण.परीक्षा."),
-        (ANN, rb"\xff " + ANN.encode()),
-        (ANN, [{"email": ANN}]),
-    ],
-)
-def test_an_address_is_found_in_any_script(address: str, text: object) -> None:
-    assert AddressSearch(address).matches(text)
+def test_an_address_is_found_in_any_script() -> None:
+    texts = {
+        "𠮷田@example.com": json.dumps("𠮷田@example.com"), "ann@xn--exmple-cua.com": "ann@exämple.com",
+        "ann@exämple.com": "ann@xn--exmple-cua.com", "josé@example.com": "jose\u0301@example.com",
+        "user@उदाहरण.परीक्षा": "to user@उदाहरण.परीक्षा.",
+    }  # fmt: skip
+    assert all(AddressSearch(address).matches(text) for address, text in texts.items())
+    assert SEARCH.matches(rb"\xff " + ANN.encode())
+    assert SEARCH.matches([{"email": ANN}])
 
 
-@pytest.mark.parametrize(
-    ("address", "other"),
-    [
-        ("ann@example.com", "joann@example.com"),
-        ("ann@example.com", "jo.ann@example.com"),
+def test_the_address_of_another_is_another() -> None:
+    for address, *others in (
+        ("ann@example.com", "joann@example.com", "jo.ann@example.com", "ann@example.com.au", "ann@example.com-x.de"),
         ("m@example.com", "m&m@example.com"),
         ("hara@example.com", "o'hara@example.com"),
-        ("ann@example.com", "ann@example.com.au"),
-        ("ann@example.com", "ann@example.com-x.de"),
         ("strauß@example.com", "strauss@example.com"),
         ("जय@example.com", "संजय@example.com"),
-        ("a@डाटा.भारत", "a@डाटा.भारती"),
-        ("ann@example.com", None),
-    ],
-)
-def test_the_address_of_another_is_another(address: str, other: str | None) -> None:
-    assert not AddressSearch(address).matches(other)
-    assert not AddressSearch(address).matches(json.dumps(other))
+        ("a@डाटा.भारत", "a@डाटा.भारती", None),
+    ):
+        for other in others:
+            assert not AddressSearch(address).matches(other)
+            assert not AddressSearch(address).matches(json.dumps(other))
 
 
 @pytest.mark.parametrize("at", ["@", "%40", r"\u0040"])

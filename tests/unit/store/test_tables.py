@@ -1,41 +1,24 @@
-"""The table definitions."""
+"""The tables' definitions and the values of their columns, without a database."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import Column, String, Table
-from sqlalchemy.dialects import mysql
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from outbound_transfer.store.tables import TABLES, with_names
+from outbound_transfer.store.tables import TABLES
+from outbound_transfer.store.types import JSON, Text, Time
 
-COLUMNS = [pytest.param(column, id=str(column)) for table in TABLES for column in table.columns]
-
-
-@pytest.mark.parametrize("commented", [*COLUMNS, *TABLES], ids=str)
-def test_every_table_and_column_has_a_comment_that_every_catalog_holds(commented: Table | Column[Any]) -> None:
-    assert commented.comment
-    assert len(commented.comment) <= 1_024  # MySQL's limit of a column
+DIALECTS = [postgresql.dialect(), mysql.dialect(), sqlite.dialect()]
 
 
-@pytest.mark.parametrize("table", TABLES, ids=str)
-def test_names_of_a_warehouse_are_quoted_whatever_they_are(table: Table) -> None:
-    statement = str(CreateTable(with_names(table, "A`b ", "select")).compile(dialect=mysql.dialect(paramstyle="named")))
-    assert f"CREATE TABLE `select`.`A``b {table.name}` (" in statement
-    assert all(f"`{column.name}` " in statement for column in table.columns)
-    assert all(f"COMMENT '{column.comment.replace(chr(39), chr(39) * 2)}'" in statement for column in table.columns)
-
-
-def test_a_copy_leaves_the_definitions_as_they_are() -> None:
-    before = [(str(table), sorted(str(index.name) for index in table.indexes)) for table in TABLES]
-    named = [with_names(table, "x_", None) for table in TABLES]
-    assert [(str(table), sorted(str(index.name) for index in table.indexes)) for table in TABLES] == before
-    assert {str(index.name) for table in named for index in table.indexes} == {
-        "x_events_1",
-        "x_feed_polls_1",
-    }
+def test_every_table_and_column_has_a_comment_that_every_catalog_holds() -> None:
+    comments = {str(each): each.comment for table in TABLES for each in (table, *table.columns)}
+    assert not [name for name, comment in comments.items() if not comment or len(comment) > 1_024]  # limit of MySQL
 
 
 @pytest.mark.parametrize("table", TABLES, ids=str)
@@ -53,3 +36,35 @@ def _key_bytes(column: Column[Any], lengths: dict[str, int]) -> int:
     length = lengths.get(str(column.name), kind.length)
     assert length, f"{column} has no length in a key"
     return 4 * length
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_a_time_without_a_zone_or_in_no_year_is_not_stored_as_another(dialect: sa.Dialect) -> None:
+    with pytest.raises(ValueError, match="has no zone"):
+        Time().process_bind_param(datetime(2026, 1, 1), dialect)
+    with pytest.raises(ValueError, match="is in no year in UTC"):
+        Time().process_bind_param(datetime.min.replace(tzinfo=timezone(timedelta(hours=2))), dialect)
+
+
+def test_times_of_sqlite_sort_as_texts() -> None:
+    east = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    first, last = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.max))
+    moments = [first, east, datetime(2026, 1, 1, 0, 0, 0, 1, UTC), last]
+    texts = [str(Time().process_bind_param(each, sqlite.dialect())) for each in moments]
+    assert texts == sorted(texts)
+    assert texts[1] == "2025-12-31T23:00:00.000000Z"
+    assert {len(each) for each in texts} == {27}
+
+
+def test_json_is_long_text_in_mysql_whose_json_would_round_numbers() -> None:
+    dialect = mysql.dialect()
+    assert JSON.compile(dialect).startswith("LONGTEXT ")
+    query = sa.select(sa.Table("t", sa.MetaData(), sa.Column("j", JSON)).c.j)
+    assert "CAST" not in str(query.compile(dialect=dialect))  # the server would make NULL of a long text
+
+
+@pytest.mark.parametrize(("is_mariadb", "exact"), [(True, "utf8mb4_nopad_bin"), (False, "utf8mb4_0900_bin")])
+def test_texts_of_mysql_are_told_apart_by_case_and_trailing_spaces(is_mariadb: bool, exact: str) -> None:
+    dialect = mysql.dialect(is_mariadb=is_mariadb)
+    kind = Text(250).load_dialect_impl(dialect).compile(dialect)
+    assert kind == f"VARCHAR(250) CHARACTER SET utf8mb4 COLLATE {exact}"

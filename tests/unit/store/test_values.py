@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta, timezone
 
 import msgspec
 import pytest
@@ -12,64 +12,33 @@ from hypothesis import strategies as st
 from outbound_transfer.client.events import Event, Page, RejectedLine
 from outbound_transfer.client.settings import Settings
 from outbound_transfer.store.rows import format_timestamp, read_event_time
-from outbound_transfer.transfers.feed_ingest import (
-    MAX_TYPE_LENGTH,
-    MAX_TYPES,
-    OTHER_TYPES,
-    IngestProgress,
-)
+from outbound_transfer.transfers.feed_ingest import MAX_TYPE_LENGTH, MAX_TYPES, OTHER_TYPES, IngestProgress
 
 EAST = timezone(timedelta(hours=14))
 
 
-@pytest.mark.parametrize(
-    ("timestamp", "moment"),
-    [
-        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000Z"),
-        ("2026-01-01T00:00:00.5+02:00", "2025-12-31T22:00:00.500000Z"),
-        ("2026-01-01T00:00:00.123456789Z", "2026-01-01T00:00:00.123456Z"),
-        ("2026-01-01 00:00:00", "2026-01-01T00:00:00.000000Z"),
-        ("20260101T000000Z", "2026-01-01T00:00:00.000000Z"),
-        ("2026-01-01T00:00:00,1+00:00", "2026-01-01T00:00:00.100000Z"),
-        ("2026-W01-4T12", "2026-01-01T12:00:00.000000Z"),
-        (None, None),
-        ("", None),
-        ("now", None),
-        ("12:00", None),
-        ("2026-01-01", None),
-        ("2026-W01-4", None),
-        ("2026-001T00:00:00Z", None),
-        ("2026-01-01x00:00:00Z", None),
-        ("1767225600", None),
-        ("1767225600.5", None),
-        ("P1D", None),
-        ("2026-01-01T00:00:00/2026-01-02T00:00:00", None),
-        ("2026-02-30T00:00:00Z", None),
-        ("0001-01-01T00:00:00+14:00", None),
-        ("9999-12-31T23:59:59-14:00", None),
-        # In a session's own time zone it may be no year that a driver can show.
-        ("9999-12-31T23:59:59Z", None),
-        ("0001-01-01T00:00:00.000Z", None),
-        ("9998-12-31T23:59:59Z", "9998-12-31T23:59:59.000000Z"),
-        ("0000-01-01T00:00:00Z", None),
-        ("12026-01-01T00:00:00Z", None),
-        ("2026-12-31T23:59:60Z", "2027-01-01T00:00:00.000000Z"),
-        ("2026-12-31t23:59:60.5z", "2027-01-01T00:00:00.500000Z"),
-        ("2026-12-31T23:60:00Z", None),
-        ("2026-01-01T24:00:00Z", None),
-        ("2026-01-01T00:00:00+24:00", None),
-        ("2026-01-01T00:00:00+99:99", None),
-        ("2026-366T00:00:00", None),
-        ("12:", None),
-        ("1:", None),
-        ("9" * 10_000, None),
-        ("{}", None),
-        ("yesterday", None),
-    ],
-)
-def test_a_timestamp_is_an_instant_only_where_it_says_one(timestamp: str | None, moment: str | None) -> None:
-    found = read_event_time(timestamp)
-    assert (found and format_timestamp(found)) == moment
+INSTANTS = {
+    "2026-01-01T00:00:00Z": "2026-01-01T00:00:00.000000Z", "20260101T000000Z": "2026-01-01T00:00:00.000000Z",
+    "2026-01-01T00:00:00.5+02:00": "2025-12-31T22:00:00.500000Z", "2026-W01-4T12": "2026-01-01T12:00:00.000000Z",
+    "2026-01-01T00:00:00.123456789Z": "2026-01-01T00:00:00.123456Z",
+    "2026-01-01 00:00:00": "2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:00,1+00:00": "2026-01-01T00:00:00.100000Z",
+    "9998-12-31T23:59:59Z": "9998-12-31T23:59:59.000000Z", "2026-12-31T23:59:60Z": "2027-01-01T00:00:00.000000Z",
+    "2026-12-31t23:59:60.5z": "2027-01-01T00:00:00.500000Z",
+}  # fmt: skip
+#: Among them, two that may be in no year that a driver can show, in a session's own time zone.
+NO_INSTANTS = (
+    None, "", "now", "12:00", "2026-01-01", "2026-W01-4", "2026-001T00:00:00Z", "2026-01-01x00:00:00Z", "1767225600",
+    "1767225600.5", "P1D", "2026-01-01T00:00:00/2026-01-02T00:00:00", "2026-02-30T00:00:00Z",
+    "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00.000Z",
+    "0000-01-01T00:00:00Z", "12026-01-01T00:00:00Z", "2026-12-31T23:60:00Z", "2026-01-01T24:00:00Z",
+    "2026-01-01T00:00:00+24:00", "2026-01-01T00:00:00+99:99", "2026-366T00:00:00", "12:", "1:", "9" * 10_000, "{}",
+)  # fmt: skip
+
+
+def test_a_timestamp_is_an_instant_only_where_it_says_one() -> None:
+    for timestamp, moment in {**INSTANTS, **dict.fromkeys(NO_INSTANTS)}.items():
+        found = read_event_time(timestamp)
+        assert (found and format_timestamp(found)) == moment, timestamp
 
 
 @given(
@@ -82,24 +51,11 @@ def test_no_timestamp_makes_an_error(timestamp: str) -> None:
     assert found is None or (len(format_timestamp(found)) == 27 and found.astimezone(EAST))
 
 
-@given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
-def test_instants_sort_as_time_does(one: datetime, other: datetime) -> None:
-    assert (format_timestamp(one) < format_timestamp(other)) == (one < other)
-
-
-@pytest.mark.parametrize(
-    ("base_url", "feed"),
-    [
-        ("https://Acme.Example.com/", "acme.example.com"),
-        ("https://acme.example.com:443", "acme.example.com"),
-        ("http://acme.example.com:80/", "acme.example.com"),
-        ("http://127.0.0.1:8085/", "127.0.0.1:8085"),
-        ("https://proxy.example.com/acme/", "proxy.example.com/acme"),
-        ("http://[::1]:8085/", "[::1]:8085"),
-    ],
-)
-def test_a_feed_is_named_by_its_account(base_url: str, feed: str) -> None:
-    assert Settings(base_url, "key").account == feed
+def test_a_feed_is_named_by_its_account() -> None:
+    acme = ("https://Acme.Example.com/", "https://acme.example.com:443", "http://acme.example.com:80/")
+    others = {"http://127.0.0.1:8085/": "127.0.0.1:8085", "https://proxy.example.com/acme/": "proxy.example.com/acme"}
+    for address, feed in {**dict.fromkeys(acme, "acme.example.com"), **others, "http://[::1]:85/": "[::1]:85"}.items():
+        assert Settings(address, "key").account == feed
 
 
 def _page(cursor: int, types: list[str], *, has_more: bool = True) -> Page:
@@ -112,15 +68,9 @@ def test_progress_counts_and_survives_a_deferral() -> None:
     second = msgspec.convert(msgspec.to_builtins(first), IngestProgress)
     second = second.after(_page(17, ["a"], has_more=False), new_events=1)
     assert second.summary() == {
-        "pages": 2,
-        "events": 4,
-        "new_events": 3,
-        "rejected": 2,
-        "cursor_from": 7,
-        "cursor_to": 27,
-        "has_more": False,
+        "pages": 2, "events": 4, "new_events": 3, "rejected": 2, "cursor_from": 7, "cursor_to": 27, "has_more": False,
         "types": {"a": 3, "b": 1},
-    }
+    }  # fmt: skip
 
 
 def test_types_cannot_swell_the_counts() -> None:

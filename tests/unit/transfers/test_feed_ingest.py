@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -17,18 +18,9 @@ from outbound_transfer.store.tables import FEED_POLLS, Tables
 from outbound_transfer.transfers.feed_ingest import FEED_INTERVAL, FeedIngest, IngestProgress
 from support.warehouses import sqlite_hook
 
-#: Number of events of the feed; two are on a page.
-EVENTS = 5
-
 
 class Elsewhere(Exception):
     """The sleep was refused."""
-
-
-def read_page(cursor: int) -> Page:
-    end = min(cursor + 2, EVENTS)
-    events = tuple(Event(str(at), "t", None, None, None, at - cursor + 1) for at in range(cursor, end))
-    return Page(cursor, end, end < EVENTS, events, ())
 
 
 @pytest.fixture
@@ -45,29 +37,17 @@ def notes_of(store: EventStore) -> list[str | None]:
 
 def ingest_of(
     store: EventStore,
-    read: Callable[[int], Page] = read_page,
+    read: Callable[[int], Page],
     progress: IngestProgress | None = None,
-    *,
     sleep: Callable[[float], None] = lambda _: None,
-    max_pages: int | None = None,
 ) -> FeedIngest:
-    return FeedIngest(
-        read,
-        store,
-        progress or IngestProgress(),
-        address="acme.example.com",
-        max_pages=max_pages,
-        max_rejected=0,
-        sleep=sleep,
-    )
+    options = {"address": "acme.example.com", "max_pages": None, "max_rejected": 0, "sleep": sleep}
+    return FeedIngest(read, store, progress or IngestProgress(), **options)  # type: ignore[arg-type]
 
 
 def test_a_poll_that_failed_is_recorded(store: EventStore) -> None:
-    def read(cursor: int) -> Page:
-        raise NoResponse("it broke")
-
     with pytest.raises(NoResponse):
-        ingest_of(store, read).run()
+        ingest_of(store, Mock(side_effect=NoResponse("it broke"))).run()
     assert notes_of(store) == ["it broke"]
 
 

@@ -21,21 +21,12 @@ NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 needs_partitions = pytest.mark.skipif(not module.HAS_PARTITIONS, reason="Airflow has partitions of assets from 3.2 on")
 
 
-@pytest.mark.parametrize(
-    ("announced", "days"),
-    [
-        ([], ["2026-11-22"]),
-        (["2026-11-22"], []),
-        (["2026-11-19"], ["2026-11-20", "2026-11-21", "2026-11-22"]),
-        (["2026-11-21", "2026-11-19", None, "north", ""], ["2026-11-22"]),
-        (["2026-11-25"], []),
-    ],
-)
-def test_days_after_the_newest_announced_one_are_announced(announced: list[str | None], days: list[str]) -> None:
-    assert loaded_days(announced, NOON) == days
-
-
-def test_a_day_ends_at_midnight_utc() -> None:
+def test_days_after_the_newest_announced_one_are_announced_and_end_at_midnight_utc() -> None:
+    assert loaded_days([], NOON) == loaded_days(["2026-11-21", "2026-11-19", None, "north", ""], NOON) == ["2026-11-22"]
+    assert loaded_days(["2026-11-22"], NOON) == loaded_days(["2026-11-25"], NOON) == []
+    assert loaded_days(["2026-11-19"], NOON) == ["2026-11-20", "2026-11-21", "2026-11-22"]
+    newest = loaded_days(["2020-01-01"], NOON)
+    assert (len(newest), newest[-1]) == (MAX_DAYS, "2026-11-22")
     midnight = datetime(2026, 11, 23, tzinfo=UTC)
     assert loaded_days(["2026-11-21"], midnight - timedelta(seconds=1)) == []
     assert loaded_days(["2026-11-21"], midnight.astimezone(timezone(timedelta(hours=-8)))) == ["2026-11-22"]
@@ -50,11 +41,6 @@ def test_each_day_from_the_first_run_on_is_announced_once(runs: list[datetime]) 
     assert announced == [(first + timedelta(days=at)).isoformat() for at in range(len(announced))]
     if runs:
         assert announced[-1] == (max(runs).date() - timedelta(days=1)).isoformat()
-
-
-def test_a_long_pause_announces_the_newest_days() -> None:
-    days = loaded_days(["2020-01-01"], NOON)
-    assert (len(days), days[-1]) == (MAX_DAYS, "2026-11-22")
 
 
 class Events(list[Any]):
@@ -84,14 +70,10 @@ def test_a_run_that_has_reached_the_end_emits_the_days() -> None:
 
 
 @needs_partitions
-@pytest.mark.parametrize("loaded", [{"has_more": True}, {}, None, "None"])
-def test_before_the_end_of_the_feed_nothing_is_emitted(loaded: Any) -> None:
-    with pytest.raises(AirflowSkipException, match="end of the feed"):
-        run(loaded, "2026-11-20")
-
-
-@needs_partitions
-def test_without_a_new_day_the_task_is_skipped() -> None:
+def test_before_the_end_of_the_feed_and_without_a_new_day_nothing_is_emitted() -> None:
+    for loaded in ({"has_more": True}, {}, None, "None"):
+        with pytest.raises(AirflowSkipException, match="end of the feed"):
+            run(loaded, "2026-11-20")
     with pytest.raises(AirflowSkipException, match="No day has ended"):
         run({"has_more": False}, "2026-11-20", "2026-11-22")
 

@@ -35,50 +35,40 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Service:
-    """A client of transfers that are complete, but for those that are pending.
-
-    :ivar act: called with each call.
-    """
+    """A client of transfers that are complete, but for those that are pending."""
 
     clock_difference = 0.0
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
-        self.settings, self.pending, self.act = settings, set[str](), lambda: None
-        self.stopped = threading.Event()
-        self.is_closed = False
+        self.settings, self.pending = settings, set[str]()
 
     def list_transfers(self, *, status: str, cursor: str | None) -> TransferPage:
-        self.act()
         shown = sorted(self.pending) if status == "pending" else []
         return TransferPage(tuple(map(self.transfer, shown)))
 
     def get_transfer(self, transfer_id: str) -> Transfer:
-        self.act()
         return self.transfer(transfer_id)
 
     def transfer(self, transfer_id: str) -> Transfer:
         status = "pending" if transfer_id in self.pending else "complete"
         return Transfer(transfer_id, status, "", "2100-01-01T00:00:00Z", sent_at="2024-01-01T00:00:00Z")
 
-    def stop(self) -> None:
-        self.stopped.set()
+    def stop(self) -> None: ...
 
     def __enter__(self) -> Service:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.is_closed = True
+    def __exit__(self, *_: object) -> None: ...
 
 
-def new_wait(transfer_id: str, deadline: float | None = None) -> Wait:
-    return Wait(transfer_id, 0.02, deadline or time.time() + 600, Rules())
+def new_wait(transfer_id: str) -> Wait:
+    return Wait(transfer_id, 0.02, time.time() + 600, Rules())
 
 
-async def ends(*waits: Wait, service: Any, conn_id: str = "one", open_client: Any = None) -> list[Any]:
-    """Wait to the end of each."""
+async def ends(*waits: Wait, service: Any) -> list[Any]:
     with ExitStack() as stack:
         for each in waits:
-            stack.enter_context(join_poll(conn_id, each, open_client or (lambda: service)))
+            stack.enter_context(join_poll("one", each, lambda: service))
         return [(await end_of(each)).status for each in waits]
 
 
@@ -88,27 +78,11 @@ async def end_of(wait: Wait) -> WaitEnd:
     return news
 
 
-async def test_all_waits_end_and_the_client_is_closed() -> None:
-    service = Service()
-    assert await ends(*map(new_wait, "abcde"), service=service) == ["finished"] * 5
-    for _ in range(100):
-        await asyncio.sleep(0.01)
-        if service.is_closed:
-            break
-    assert service.stopped.is_set()
-    assert service.is_closed
-    assert asyncio.get_running_loop() not in {loop for _, loop in poll._polls}
-
-
 FILES = {str(Path(module.__file__ or "")) for module in (poll, wait, sys.modules["outbound_transfer.waiting.reader"])}
 
 
 class Breaking:
-    """Raises an exception the first time that something is run; collects what is run.
-
-    :param event: ``call`` for functions, ``line`` for lines.
-    :param place: file, function and, if it is about lines, line.
-    """
+    """Raises an exception the first time that a function is called or a line is run; collects what is run."""
 
     def __init__(self, event: str, place: tuple[str, str, int] | None = None) -> None:
         self.event, self.place = event, place

@@ -1,17 +1,24 @@
-"""Which listings and which single reads a poll makes, against a service whose pages are small."""
+"""Which listings and single reads a poll makes, of a service whose pages are small; and pages that triggerers share."""
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from outbound_transfer.client.errors import NotFound, ServerFault
-from outbound_transfer.client.models import Transfer, TransferPage
+from outbound_transfer.client.errors import ServerFault
+from outbound_transfer.client.models import Recipient, Transfer, TransferPage, UnreadableRow
+from outbound_transfer.store.config import SqliteFileHook
+from outbound_transfer.store.engine import Database
 from outbound_transfer.waiting import reader
 from outbound_transfer.waiting.reader import FINISHED, MAX_SINGLE_READS, Reader, SharedPages
 from outbound_transfer.waiting.wait import OUTSTANDING
@@ -21,14 +28,10 @@ PAGE = 4
 
 @dataclass
 class Service:
-    """Transfers by id, newest first, with their statuses; those of ``hidden`` are only shown singly, if at all.
-
-    :ivar calls: what was asked for, of all polls.
-    """
+    """Transfers by id, newest first, with their statuses; those of ``hidden`` are only shown singly, if at all."""
 
     statuses: dict[str, str]
     hidden: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)
     failing: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
@@ -39,15 +42,13 @@ class Service:
 
     def list_transfers(self, *, status: str, cursor: str | None) -> TransferPage:
         self._ask(status)
-        shown = [one for one in self.statuses if self.statuses[one] == status and one not in self.hidden | self.gone]
+        shown = [one for one in self.statuses if self.statuses[one] == status and one not in self.hidden]
         rest = [one for one in sorted(shown, key=int, reverse=True) if cursor is None or int(one) < int(cursor)]
         page = rest[:PAGE]
         return TransferPage(tuple(map(self.transfer, page)), page[-1] if len(rest) > PAGE else None)
 
     def get_transfer(self, transfer_id: str) -> Transfer:
         self._ask(transfer_id)
-        if transfer_id in self.gone:
-            raise NotFound(404, "not_found")
         return self.transfer(transfer_id)
 
     def _ask(self, what: str) -> None:
@@ -61,11 +62,7 @@ class Service:
 
 @dataclass
 class Waits:
-    """What waits would know from the news of polls.
-
-    :ivar known: the last status of each.
-    :ivar answered: in which poll each was last answered.
-    """
+    """What waits would know from the news of polls, and in which poll each was last answered."""
 
     service: Service
     urgent: set[str] = field(default_factory=set)
@@ -144,31 +141,26 @@ def test_of_many_that_are_outstanding_only_the_finished_are_listed_for_an_hour()
 def test_a_listing_of_the_finished_that_shows_nothing_any_more_is_not_believed() -> None:
     service = Service({str(number): "pending" for number in range(1, 61)})
     waits = Waits(service)
-    waits.poll(*service.statuses)
-    service.statuses["60"] = "complete"
-    waits.poll(*service.statuses)
-    service.hidden = {"60", "59"}
-    service.statuses["59"] = "complete"
-    waits.poll(*list(service.statuses)[:-1])
-    assert waits.known["59"].status == "complete"
+    for finished in ("60", "59"):
+        waits.poll(*service.statuses)
+        service.statuses[finished] = "complete"
+        waits.poll(*service.statuses)
+        service.hidden.add(finished)
+    service.statuses["58"] = "complete"
+    service.hidden.add("58")
+    waits.poll(*list(service.statuses)[:-2])
+    assert waits.known["58"].status == "complete"
 
 
-def test_a_new_wait_and_one_that_must_be_read_are_read_beside_the_finished() -> None:
-    service = Service({str(number): "pending" for number in range(1, 61)})
-    waits = Waits(service)
-    waits.poll(*service.statuses)
-    service.statuses["61"] = "pending"
-    waits.urgent = {"3"}
-    assert sorted(waits.poll(*service.statuses)) == sorted([*FINISHED, "3", "61"])
-
-
-def test_the_finished_before_the_oldest_wait_are_not_listed() -> None:
+def test_what_is_new_or_urgent_is_read_beside_the_finished_and_those_before_the_oldest_wait_are_not_listed() -> None:
     service = Service({str(number): "complete" for number in range(1, 401)})
     service.statuses |= {str(number): "pending" for number in range(401, 461)}
-    waits = Waits(service)
-    new = list(service.statuses)[400:]
-    waits.poll(*new)
-    assert waits.poll(*new) == [*FINISHED]
+    waits, waited = Waits(service), list(service.statuses)[400:]
+    waits.poll(*waited)
+    assert waits.poll(*waited) == [*FINISHED]
+    service.statuses["461"] = "pending"
+    waits.urgent = {"403"}
+    assert sorted(waits.poll(*waited, "461")) == sorted([*FINISHED, "403", "461"])
 
 
 def test_a_service_that_is_down_is_not_asked_about_each_transfer() -> None:
@@ -177,3 +169,53 @@ def test_a_service_that_is_down_is_not_asked_about_each_transfer() -> None:
     with pytest.raises(ServerFault):
         Waits(service).poll(*service.statuses)
     assert len(service.calls) == reader.MAX_FAILURES
+
+
+ROW = Transfer("t", "pending", "", sent_at="2024-01-01T00:00:00Z")
+SHOWN = TransferPage((ROW,), "next")
+READ = TransferPage((replace(ROW, subject="secret", recipients=(Recipient("ann@example.com"),)),), "next")
+
+
+def shared(hook: SqliteFileHook) -> SharedPages:
+    return SharedPages(Database(hook, "deliveries"), "outbound_transfer_", None, "key")
+
+
+def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MAX_SECONDS", 60.0)  # a busy machine is no silent database
+    one = shared(SqliteFileHook(tmp_path / "pages.db"))
+    one.keep("partial ", READ)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 100_000)
+    for _ in range(2):
+        one.keep("pending ", SHOWN)
+    assert one._database is not None
+    with one._database.begin() as tx:
+        assert tx.execute(sa.text("SELECT COUNT(*) FROM outbound_transfer_pages")).scalar() == 1
+    assert one.find("pending ", 60.0) == SHOWN
+    one.keep("partial ", TransferPage((ROW,), None, (UnreadableRow("u", "reason"),)))
+    assert one.find("partial ", 60.0) is None, "everybody reads a page with a row that is unreadable"
+
+
+def test_a_database_that_is_down_or_silent_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reader, "MAX_SECONDS", 0.1)
+    asked, silent = [], threading.Event()
+
+    def connect() -> None:
+        asked.append(1)
+        silent.wait(30)
+        raise OSError("secret row\nDETAIL: ann@example.com")
+
+    for is_silent in (True, False):
+        if not is_silent:
+            silent.set()
+        hook = SqliteFileHook(tmp_path / "silent.db")
+        monkeypatch.setattr(hook, "get_conn", connect)
+        one = shared(hook)
+        for _ in range(3):
+            assert one.find("pending ", 60.0) is None
+            one.keep("pending ", READ)
+    assert len(asked) == 2
+    assert len(caplog.records) == 2
+    assert "ann@example.com" not in caplog.text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.environments import make_environment, run_uv
-from support.repository import REPOSITORY, TESTS
+from support.repository import REPOSITORY
 
 PACKAGE: Final = REPOSITORY / "include/dbt"
 REQUIREMENTS: Final = REPOSITORY / "constraints/dbt.txt"
@@ -26,44 +26,34 @@ class Outcome:
     error: str
 
     def named(self, status: str) -> set[str]:
-        """Return the names of the nodes with a status."""
         return {_name(node) for node, each in self.statuses.items() if each == status}
 
 
 @dataclass(frozen=True)
 class Project:
-    """An analyst's project, in a folder of its own.
-
-    :ivar target: the database, as in ``profiles.yml``.
-    :ivar variables: for the package.
-    """
+    """An analyst's project, in a folder of its own; ``target`` is the database, as in ``profiles.yml``."""
 
     folder: Path
     target: dict[str, Any]
     variables: dict[str, Any] = field(default_factory=dict)
 
     def run(self, *commands: str) -> list[Outcome]:
-        """Run commands one after the other, each a line of words."""
         self._write()
         outcomes = self.folder / "outcomes.json"
         outcomes.unlink(missing_ok=True)
-        script = TESTS / "support/dbt_commands.py"
-        self._execute(dbt_python(), "-I", script, json.dumps([command.split() for command in commands]), outcomes)
-        return [Outcome(**outcome) for outcome in json.loads(outcomes.read_text())]
-
-    def _execute(self, *command: str | Path) -> str:
-        env = os.environ | self._settings()
+        script = Path(__file__).with_name("commands.py")
+        off = dict.fromkeys(("DBT_SEND_ANONYMOUS_USAGE_STATS", "DBT_VERSION_CHECK", "DBT_USE_COLORS"), "false")
+        env = os.environ | off | {"DBT_PROFILES_DIR": str(self.folder)}
+        command = (dbt_python(), "-I", script, json.dumps([command.split() for command in commands]), outcomes)
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return [Outcome(**outcome) for outcome in json.loads(outcomes.read_text())]
 
     def compiled(self) -> dict[str, str]:
-        """Return the SQL of each model that was compiled."""
         folder = self.folder / "target/compiled/outbound_transfer/models"
         return {file.stem: file.read_text() for file in folder.rglob("*.sql")}
 
     def artifact(self, name: str) -> Any:
-        """Return what dbt has written as JSON."""
         return json.loads((self.folder / f"target/{name}.json").read_text())
 
     def _write(self) -> None:
@@ -80,14 +70,6 @@ class Project:
         for name, content in files.items():
             (self.folder / name).write_text(json.dumps(content))
 
-    def _settings(self) -> dict[str, str]:
-        return {
-            "DBT_PROFILES_DIR": str(self.folder),
-            "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
-            "DBT_VERSION_CHECK": "false",
-            "DBT_USE_COLORS": "false",
-        }
-
 
 def _name(node: str) -> str:
     kind, _, *names = node.split(".")
@@ -95,10 +77,7 @@ def _name(node: str) -> str:
 
 
 def dbt_python() -> Path:
-    """Return the interpreter of dbt's environment, which is made where it is missing.
-
-    :raises InstallFailed: it cannot be made.
-    """
+    """The interpreter of dbt's environment, which is made where it is missing."""
 
     def install(interpreter: Path) -> None:
         run_uv("pip", "install", "--python", interpreter, "--link-mode", "hardlink", "--requirement", REQUIREMENTS)

@@ -19,7 +19,7 @@ class Metered(BaseOperator):
     """Measures the triggerer's event loop for as long as there is the file that says so."""
 
     def execute(self, context: Any) -> None:
-        from support.airflow_stack.stall_meter import StallMeter
+        from benchmarks.stall_meter import StallMeter
 
         self.defer(trigger=StallMeter(os.environ["BENCH_WAIT_FOLDER"]), method_name="done")
 

@@ -22,7 +22,7 @@ class StallMeter(BaseTrigger):
         self.folder = folder
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "support.airflow_stack.stall_meter.StallMeter", {"folder": self.folder}
+        return "benchmarks.stall_meter.StallMeter", {"folder": self.folder}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         stop, stalls = Path(self.folder, "stop"), []

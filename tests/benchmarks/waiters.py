@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 import threading
 import time
 from collections import Counter
@@ -31,7 +30,7 @@ class WaitStack(ManySandboxesStack):
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {
-            "AIRFLOW__CORE__DAGS_FOLDER": str(TESTS / "support" / "airflow_stack" / "wait_dags"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(TESTS / "benchmarks" / "wait_dags"),
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "10000",
             "AIRFLOW__CORE__MAX_MAP_LENGTH": "10000",
             "AIRFLOW__CORE__PARALLELISM": "4",
@@ -52,7 +51,7 @@ class WaitStack(ManySandboxesStack):
         }
 
     def triggerer_memory(self) -> int:
-        """Bytes of the triggerer's processes that no other process shares."""
+        # Of its processes, what no other process shares.
         leader = next(leader for leader in self.processes.leaders if leader.name == "triggerer")
         return sum(process.memory_full_info().uss for process in members([leader]))
 
@@ -72,7 +71,6 @@ class Waiting:
         self.run_id = self.stack.airflow.trigger(self.dag_id, {})
 
     def look(self) -> Counter[str]:
-        """How many tasks are in each state now."""
         rows = self.rows()
         self.states = Counter(str(row["state"]) for row in rows)
         self.running.append(self.states["running"])
@@ -121,27 +119,6 @@ class Result:
     delays: list[float]
     memory: float = 0.0
 
-    def lines(self) -> Iterator[str]:
-        kinds = Counter("lists" if call["path"] == "/v1/transfers" else "reads" for call in self.made)
-        minutes = Counter(call["timestamp"][:16] for call in self.made)
-        refused = sum(call["status"] == 429 for call in self.made)
-        yield f"succeeded          {self.waits.states['success']:>8}"
-        yield f"failed             {self.waits.states['failed']:>8}"
-        if left := self.count - self.waits.states["success"] - self.waits.states["failed"]:
-            yield f"still waiting      {left:>8}"
-        yield f"requests           {len(self.made):>8}   {kinds['lists']} lists, {kinds['reads']} reads"
-        yield f"in a minute        {len(self.made) / self.seconds * 60:>8.1f}"
-        yield f"                   {max(minutes.values(), default=0):>8}   in the busiest"
-        yield f"refused (429)      {refused:>8}"
-        if self.delays:
-            yield f"from end to success{statistics.median(self.delays):>8.1f} s at the median"
-            yield f"                   {_percentile(self.delays, 99):>8.1f} s at the 99th percentile"
-            yield f"                   {self.delays[-1]:>8.1f} s at most"
-        running = self.waits.running
-        yield f"worker slots held  {max(running):>8}   {statistics.mean(running):.2f} on average"
-        if self.memory:
-            yield f"triggerer memory   {self.memory / self.count / 1024:>8.1f} KiB per wait"
-
 
 def ours(
     stack: WaitStack, sent: list[str], seconds: float, tell: Callable[[str], None], meanwhile: Callable[[], None]
@@ -166,7 +143,6 @@ def ours(
 
 @contextmanager
 def ending(sandbox: Sandbox, sent: list[str], seconds: float, ended: dict[str, float]) -> Iterator[None]:
-    """Let the transfers end while the block runs."""
     thread = threading.Thread(target=spread, args=(sandbox, sent, seconds, ended))
     thread.start()
     try:
@@ -181,12 +157,7 @@ def _delays(waits: Waiting, sent: list[str]) -> Iterator[float]:
             yield datetime.fromisoformat(row["end_date"]).timestamp() - waits.ended[sent[row["map_index"]]]
 
 
-def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) * percent // 100, len(ordered) - 1)]
-
-
 def prepare(stack: WaitStack, count: int) -> list[str]:
-    """Send so many transfers, for the DAGs to wait for."""
     sent = transfers.send(stack.sandboxes[0], count, RECIPIENT)
     stack.sandboxes[0].patch_account(requests_per_window=60, outstanding_transfer_limit=10**6)
     (stack.folder / "transfers.json").write_text(json.dumps(sent))

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.waiters import WaitStack, ours, prepare
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import running_stack
-from support.airflow_stack.waiters import WaitStack, ours, prepare
 from support.deliveries_table import settings
 
 pytestmark = pytest.mark.e2e

@@ -67,7 +67,6 @@ def as_query(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def sql_connection(paths: Sequence[Path]) -> dict[str, str]:
-    """The environment variable of the connection that :func:`as_query` names."""
     connection = {"conn_type": "sqlite", "host": str(_database(paths))}
     return {f"AIRFLOW_CONN_{SQL_CONN_ID.upper()}": json.dumps(connection)}
 
@@ -111,7 +110,6 @@ def _database(paths: Sequence[Path]) -> Path:
 
 
 def _rows_of(content: bytes) -> Iterator[tuple[int, str]]:
-    """Of an empty file, one row with nothing."""
     for start in range(0, max(len(content), 1), _ROW_BYTES):
         yield start, content[start : start + _ROW_BYTES].hex()
 
