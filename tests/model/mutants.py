@@ -234,6 +234,7 @@ def mutants() -> Iterator[Mutant]:
 
 #: Rules that no schedule needs, with what they are for.
 SURVIVORS: dict[str, str] = {
+    "rule 8 (RESUME) without seen": "once a draft is gone, the send refuses the empty row; saves a try",
     "draft: what is gone may be sent": "the service answers 409, and send_once reads the same; saves a call",
     "draft: another draft is sent": "the row of another draft does not show this transfer; it says why",
     "delivery: an owner at work is overtaken": "keeps two runs from taking turns; the claim keeps the promises",
