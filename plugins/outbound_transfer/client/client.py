@@ -114,7 +114,7 @@ class Client:
             if transfer.id != transfer_id:
                 raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
             if not transfer.is_draft and not transfer.sent_at:
-                raise MalformedResponse(f"get: transfer {transfer_id} is {transfer.status!r}, but not said to be sent")
+                raise MalformedResponse(f"get: transfer {transfer_id} is {transfer.status!r}, but has no sent_at")
             return transfer
 
         return self._repeat(Request("get", "GET", _path(transfer_id)), check)
@@ -208,7 +208,7 @@ class Client:
             if transfer.is_draft and not transfer.files:
                 raise
         if transfer.is_draft or not transfer.sent_at:
-            raise MalformedResponse(f"send: the service shows that {transfer_id} is {transfer.status!r}, and not sent")
+            raise MalformedResponse(f"send: the service shows that {transfer_id} is {transfer.status!r}, not sent")
         return transfer
 
     def check_sends(self) -> None:

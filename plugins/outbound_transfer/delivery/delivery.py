@@ -222,7 +222,7 @@ class Delivery:
         except InvalidState:
             self.row.save(phase=Phase.SENDING)
             if (seen := self.look()) is Seen.DRAFT:
-                raise MalformedResponse(f"get: the service shows a draft, and that {transfer_id} is none") from None
+                raise MalformedResponse(f"get: {transfer_id} is shown as a draft, but cannot be deleted") from None
             return seen
         self.row.save(Memory.emptied)
         log.info("Discarded draft %s", transfer_id)

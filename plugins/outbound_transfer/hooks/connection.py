@@ -60,7 +60,7 @@ def settings_from_connection(connection: Connection) -> Settings:
     if (kind := connection.conn_type) != "outbound_transfer":  # its password would be sent to its host as a key
         raise InvalidSettings(f"the type must be outbound_transfer (in a URI outbound-transfer://), not {kind!r:.100}")
     if not isinstance(raw := connection.extra_dejson, Mapping) or (not raw and (connection.extra or "").strip(" {}")):
-        raise InvalidSettings("the extra must be a JSON object: it is none, or it may be encoded twice")
+        raise InvalidSettings("the extra must be a JSON object: it is not JSON, or it is encoded twice")
     # The form leaves empty what is not filled in: false and 0 are values, "", null and [] are not.
     given = {name: value for name, value in raw.items() if value or value in (False, 0)}
     try:

@@ -233,7 +233,7 @@ class DiscardTransferOperator(OutboundTransferOperator):
 
     def run_task(self, hook: OutboundTransferHook, context: Context) -> bool:
         if self.transfer_id in (None, "", "None"):  # "None": the template of an XCom that was never pushed
-            self.log.info("There is no id of a draft: nothing is discarded")
+            self.log.info("No draft id was given, so nothing is discarded")
             return True
         from outbound_transfer.delivery.delivery import Delivery
         from outbound_transfer.delivery.place import open_rows
