@@ -22,7 +22,13 @@ _INFO: dict[str, Any] = {
     "name": "Outbound Transfer",
     "description": "Deliver files through the Outbound Transfer Service and load its event feed into a warehouse.",
     "integrations": [
-        {"integration-name": _SERVICE, "external-doc-url": "https://account.example.com/", "tags": ["service"]}
+        {
+            "integration-name": _SERVICE,
+            "external-doc-url": "https://account.example.com/",
+            "logo": "/docs/images/logo.svg",
+            "how-to-guide": ["/docs/operators.md"],
+            "tags": ["service"],
+        }
     ],
     "connection-types": [
         {
@@ -83,6 +89,7 @@ _INFO: dict[str, Any] = {
         {
             "schemes": ["outbound-transfer"],
             "handler": "outbound_transfer.assets.outbound_transfer.sanitize_uri",
+            "factory": "outbound_transfer.assets.outbound_transfer.create_asset",
             "to_openlineage_converter": "outbound_transfer.operators.openlineage.convert_asset_to_openlineage",
         }
     ],

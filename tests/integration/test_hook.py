@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
 from outbound_transfer.exceptions import CallError, InvalidRequest
 from outbound_transfer.get_provider_info import get_provider_info
@@ -21,6 +22,7 @@ from support import transfers
 from support.airflow_names import redact
 from support.provider import Upload, build_new_transfer
 from support.raw_server import answer, header, serving
+from support.repository import REPOSITORY
 
 VARIABLE = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
 
@@ -110,6 +112,15 @@ def test_the_provider_info_names_what_exists_and_airflow_shows_its_connection_ty
     assert shown.hook_name == OutboundTransferHook.hook_name
     assert shown.hook_class_name == f"{OutboundTransferHook.__module__}.{OutboundTransferHook.__qualname__}"
     assert set(shown.extra_fields or {}) == {"event_api_key", "timeout", "verify", "web_url", "rehearse"}
+    (service,) = info["integrations"]
+    assert all((REPOSITORY / page.lstrip("/")).exists() for page in (service["logo"], *service["how-to-guide"]))
+
+
+def test_airflow_makes_an_asset_of_an_account() -> None:
+    parts = {"account": "acme.example.com", "name": "transfers"}
+    asset = get_hook_lineage_collector().create_asset(scheme="outbound-transfer", asset_kwargs=parts)
+    assert asset is not None
+    assert asset.uri == "outbound-transfer://acme.example.com/transfers"
 
 
 def test_a_triggerer_that_only_reads_the_connection_masks_the_event_key_too(hook, sandbox) -> None:

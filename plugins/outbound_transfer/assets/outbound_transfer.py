@@ -23,6 +23,15 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     return uri
 
 
+def create_asset(*, account: str, name: str, extra: Any = None) -> Asset:
+    """Return the asset of an account's transfers or events; Airflow's lineage calls it for our scheme.
+
+    :param account: site address of the account, as ``account.example.com``.
+    :param name: ``transfers`` or ``events``.
+    """
+    return Asset(uri=f"{SCHEME}://{account}/{name}", extra=extra)
+
+
 def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_transfer_") -> Asset:
     """Return the asset of a table: schedule a DAG on it to run when rows were loaded.
 
