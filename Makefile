@@ -20,6 +20,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 # WORKERS: processes that run tests. What they start shares the machine's cores with them; some only wait.
 # SEED: of what is chosen by chance. Without one, a test chooses the same at each run.
 PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hypothesis-seed=$(SEED))
+COVERED := $(if $(COVERAGE),--cov --cov-report=term --cov-report=json:build/coverage.json)
 SEEDED := $(if $(SEED),--seed $(SEED))
 # What `make nightly` runs: tests of a change with another seed, and all that takes too long for a change.
 NIGHTLY := check test test-e2e test-long test-model test-faults test-stateful test-crash test-crash-ingest test-fuzz test-fuzz-poll \
@@ -43,8 +44,8 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 3 minutes on two cores)
-	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(ARGS)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 3 minutes on two cores; COVERAGE=1)
+	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(COVERED) $(ARGS)
 
 test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
@@ -123,8 +124,7 @@ test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (30
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
 check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change (COVERAGE=1)
-	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model \
-		$(if $(COVERAGE),--cov --cov-report=term) $(ARGS)
+	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model $(COVERED) $(ARGS)
 
 format: setup ## Put the code into its form
 	$(BIN)/ruff check --fix .

@@ -7,15 +7,13 @@ import random
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final
 from unittest import mock
 
-import psycopg2
-import psycopg2.extensions
+from sqlalchemy.engine.default import DefaultDialect
 
 from support.keyed_tasks import keyed_task
 from support.timeouts import TEST_TIMEOUT
@@ -103,7 +101,7 @@ class _Task:
     takeovers: int
 
     def run(self) -> str:
-        task = keyed_task(self.run_id, FastClock, retries=_RETRIES, **self.arguments)
+        task = keyed_task(self.run_id, FastClock(), retries=_RETRIES, **self.arguments)
 
         def prepare() -> None:
             if task.try_number >= self.takeovers:
@@ -127,20 +125,18 @@ def _run(task: _Task, kill: DatabaseKill | None, environment: dict[str, str], se
 
 @contextmanager
 def killing(kill: DatabaseKill | None) -> Iterator[None]:
-    """Kill this process at a transaction of PostgreSQL."""
-    connect, count = psycopg2.connect, 0
+    """Kill this process at a transaction of a database."""
+    do_commit, count = DefaultDialect.do_commit, 0
 
-    class Counted(psycopg2.extensions.connection):
-        def commit(self) -> None:
-            nonlocal count
-            count += 1
-            is_this = kill is not None and count == kill.transaction
-            if is_this and kill and not kill.is_committed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            super().commit()
-            if is_this:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def counted(dialect: Any, connection: Any) -> None:
+        nonlocal count
+        count += 1
+        is_this = kill is not None and count == kill.transaction
+        if is_this and kill and not kill.is_committed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        do_commit(dialect, connection)
+        if is_this:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    counting = mock.patch.object(psycopg2, "connect", partial(connect, connection_factory=Counted))
-    with counting if kill else nullcontext():
+    with mock.patch.object(DefaultDialect, "do_commit", counted):
         yield
