@@ -102,7 +102,7 @@ test-faults: setup ## A delivery under every fault, every pair, faults of parall
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the sandbox (about 10 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
-test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8, ARGS=--sql-state)
+test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
 test-crash-ingest: setup .mariadb ## Kill an ingest, an erasure and a reset at every step, on each warehouse and an Iceberg table (about 30 minutes)

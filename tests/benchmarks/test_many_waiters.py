@@ -9,28 +9,19 @@ import pytest
 from benchmarks.waiters import WaitStack, ours, prepare
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import running_stack
-from support.deliveries_table import settings
 
 pytestmark = pytest.mark.e2e
 
 COUNT = 24
 
 
-class SharingStack(WaitStack):
-    """Whose triggerers share pages."""
-
+class ShortWaitStack(WaitStack):
     interval = 4.0
-
-    def settings(self) -> dict[str, str]:
-        return super().settings() | settings("state")
-
-    def connections(self) -> dict[str, str]:
-        return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}
 
 
 def test_waits_survive_a_killed_triggerer_at_next_to_no_cost(tmp_path) -> None:
     reporter = Reporter()
-    with running_stack(tmp_path / "waits", reporter, 1, kind=SharingStack) as stack:
+    with running_stack(tmp_path / "waits", reporter, 1, kind=ShortWaitStack) as stack:
         stack.wait_for_dags(stack.airflow, "waits")
         sent = prepare(stack, COUNT)
         result = ours(stack, sent, 12.0, reporter.say, stack.restart_triggerer)

@@ -128,7 +128,7 @@ def ours(
     before_memory, before_calls, began = stack.triggerer_memory(), len(sandbox.requests()), time.time()
     waits = Waiting(stack, "waits")
     waits.start()
-    waits.until(lambda states: states["deferred"] == count, 1_800, tell)
+    waits.until(lambda states: states["deferred"] + states["failed"] == count, 1_800, tell)
     tell(f"{count} waits deferred after {time.time() - began:.0f} s")
     time.sleep(2 * stack.interval)
     memory = stack.triggerer_memory() - before_memory

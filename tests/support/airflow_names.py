@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow import sdk
 from airflow.sdk import BaseHook, BaseNotifier, exceptions, timezone
 from airflow.sdk.log import mask_secret, redact
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
 
 __all__ = [
-    "HAS_STATE_STORES", "BaseHook", "BaseNotifier", "DagBag", "TaskAwaitingInput", "mask_secret", "redact", "timezone",
+    "BaseHook", "BaseNotifier", "DagBag", "TaskAwaitingInput", "mask_secret", "redact", "timezone",
 ]  # fmt: skip
 
 if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
@@ -23,9 +22,6 @@ if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
 
 #: Raised by a task that waits for a person; before 3.3, a trigger waits.
 TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", exceptions.TaskDeferred)
-
-#: Whether Airflow keeps the state of tasks and of assets: from 3.3 on.
-HAS_STATE_STORES = hasattr(sdk, "NEVER_EXPIRE")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outbound_transfer.assets.outbound_transfer import days_asset, table_asset
-from support import memory
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
 from support.repository import REPOSITORY
@@ -30,10 +29,6 @@ class DaysStack(ManySandboxesStack):
         self.dags = self.folder / "dags"
         super().start()
         self.sandboxes[0].patch_account(feed_interval_seconds=0)
-
-    def settings(self) -> dict[str, str]:
-        # Airflow's metadata is in PostgreSQL here, so that delivery keys need a table.
-        return super().settings() | memory.settings("outbound_transfer_warehouse")
 
     def connections(self) -> dict[str, str]:
         return super().connections() | {

@@ -10,7 +10,6 @@ import pytest
 from airflow.utils.state import TaskInstanceState
 
 from outbound_transfer_sandbox.testing import Sandbox
-from support import memory
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
 from support.repository import REPOSITORY
@@ -81,12 +80,11 @@ class DraftsStack(ManySandboxesStack):
 
     def settings(self) -> dict[str, str]:
         # Airflow may take a task for failed that is answered as soon as it waits: its retry takes the answer up.
-        return super().settings() | memory.settings("state") | {"AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1"}
+        return super().settings() | {"AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1"}
 
     def connections(self) -> dict[str, str]:
         return super().connections() | {
             "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": self.sandboxes[0].airflow_connection(),
-            "AIRFLOW_CONN_STATE": self.database.airflow_connection,
         }
 
     def ask(self) -> str:

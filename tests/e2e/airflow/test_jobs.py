@@ -12,7 +12,6 @@ from contextlib import closing
 import pytest
 
 from outbound_transfer_sandbox.testing import Sandbox
-from support import memory
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import ManySandboxesStack, running_stack
 from support.repository import REPOSITORY
@@ -59,11 +58,7 @@ class JobsStack(ManySandboxesStack):
         super().start()
 
     def settings(self) -> dict[str, str]:
-        return (
-            super().settings()
-            | memory.settings("sales")
-            | {"AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1", "OUTBOUND_TRANSFER_TIMEOUT": "15"}
-        )
+        return super().settings() | {"AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1", "OUTBOUND_TRANSFER_TIMEOUT": "15"}
 
     def connections(self) -> dict[str, str]:
         return super().connections() | {

@@ -1,4 +1,4 @@
-"""Runs the kill matrix: ``python -m resilience.crash [--only TEXT] [--parallel N] [--sql-state] …``.
+"""Runs the kill matrix: ``python -m resilience.crash [--only TEXT] [--parallel N] …``.
 
 A real Airflow delivers to real sandboxes while its processes are killed and its tasks are cleared, each at an exact
 moment. Prints what became of each case. Exits with 1 where a promise was broken or a moment never came.
@@ -17,7 +17,7 @@ import httpx
 
 from resilience.crash.cases import Dag, matrix
 from resilience.crash.crash_runner import CrashHarness, Outcome
-from resilience.crash.stack import CrashStack, SqlStateCrashStack
+from resilience.crash.stack import CrashStack
 from support.airflow_stack.console import DemoFailed, Reporter
 from support.airflow_stack.many_sandboxes import running_stack
 from support.airflow_stack.processes import Interrupted, Signals
@@ -34,7 +34,7 @@ def main() -> int:
     reporter, outcomes = Reporter(), list[Outcome]()
     code, folder = 1, Path(tempfile.mkdtemp(prefix="kills-"))
     try:
-        with running_stack(folder, reporter, options.parallel, Signals(), kind=options.stack) as stack:
+        with running_stack(folder, reporter, options.parallel, Signals(), kind=CrashStack) as stack:
             stack.wait_for_dags(stack.airflow, *DAGS)
             for outcome in CrashHarness(stack).play(groups):
                 outcomes.append(outcome)
@@ -57,14 +57,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="only the cases with this in their name")
     parser.add_argument("--parallel", type=int, default=16, metavar="N", help="deliveries at once (4 or more)")
-    parser.add_argument(
-        "--sql-state",
-        dest="stack",
-        action="store_const",
-        const=SqlStateCrashStack,
-        default=CrashStack,
-        help="keep the deliveries' state in a table",
-    )
     parser.add_argument("--keep", action="store_true", help="keep the logs although all is well")
     return parser.parse_args()
 

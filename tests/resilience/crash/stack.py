@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from support import memory
-from support.airflow_names import HAS_STATE_STORES
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
 from support.repository import TESTS
 
@@ -19,27 +17,13 @@ class CrashStack(ManySandboxesStack):
     dags = TESTS / "resilience" / "crash" / "dags"
     heartbeat_timeout = 15
 
-    #: Whether the memory of deliveries is in a table: before Airflow 3.3, it is nowhere else.
-    has_table = not HAS_STATE_STORES
-
     def settings(self) -> dict[str, str]:
-        table = memory.settings("state") if self.has_table else {}
         return super().settings() | {
-            **table,
             "CRASH_FILES": os.pathsep.join(map(str, self.files)),
             "CRASH_RECIPIENTS": " ".join(RECIPIENTS),
         }
-
-    def connections(self) -> dict[str, str]:
-        return super().connections() | {"AIRFLOW_CONN_STATE": self.database.airflow_connection}
 
     def deliveries(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the task instances by run and map index."""
         found = self.airflow.call("GET", "dags/~/dagRuns/~/taskInstances", limit=1000, task_id="deliver")
         return {(row["dag_run_id"], row["map_index"]): row for row in found["task_instances"]}
-
-
-class SqlStateCrashStack(CrashStack):
-    """The same with the memory of deliveries in a table, whatever the version of Airflow."""
-
-    has_table = True

@@ -56,6 +56,8 @@ class ManySandboxesStack(Stack):
             "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": "100",
             "AIRFLOW__CORE__PARALLELISM": str(self.count + 2),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,
+            "AIRFLOW__OUTBOUND_TRANSFER__DELIVERIES_CONN_ID": "state",
+            "AIRFLOW_CONN_STATE": self.database.airflow_connection,
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(self.heartbeat_timeout),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
