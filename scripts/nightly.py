@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -64,4 +65,5 @@ def main(seed: str, targets: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" lets programs ignore, tests too
     sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -19,9 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
-from benchmarks.bench_upload import new_draft, peak_mib, uploading_sandbox
+from benchmarks.bench_upload import peak_mib, uploading_sandbox
 from outbound_transfer_sandbox.testing import Sandbox
 
 MB = 1_000_000
@@ -41,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=50, help="megabytes of each file")
     parser.add_argument("--line", nargs=2, metavar=("UPSTREAM", "READY"), help=argparse.SUPPRESS)
-    parser.add_argument("--attach", nargs=4, metavar=("CONNECTION", "TRANSFER", "FOLDER", "N"), help=argparse.SUPPRESS)
+    parser.add_argument("--attach", nargs=3, metavar=("CONNECTION", "FOLDER", "N"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.line:
         asyncio.run(Line(arguments.line[0]).serve(Path(arguments.line[1])))
@@ -80,29 +78,30 @@ def measure(folder: Path, sandbox: Sandbox, url: str, numbers: tuple[int, ...]) 
 
 
 def run(folder: Path, sandbox: Sandbox, url: str, number: int) -> dict[str, float]:
-    transfer_id = new_draft(sandbox)
     connection = {"conn_type": "outbound_transfer", "host": url, "password": sandbox.transfer_api_key}
-    command = [sys.executable, __file__, "--attach", json.dumps(connection), transfer_id, str(folder), str(number)]
+    command = [sys.executable, __file__, "--attach", json.dumps(connection), str(folder), str(number)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    headers = {"Authorization": f"Bearer {sandbox.transfer_api_key}"}
-    httpx.delete(f"{sandbox.base_url}/v1/transfers/{transfer_id}", headers=headers).raise_for_status()
     return result
 
 
-def attach(connection: str, transfer_id: str, folder: str, number: str) -> dict[str, float]:
+def attach(connection: str, folder: str, number: str) -> dict[str, float]:
     """Attach the files as a task does, in a process of its own: seconds, and MiB that its peak memory grew by."""
     from support import airflow_home  # noqa: F401  # before anything imports Airflow
     from support.quiet import be_quiet
 
     be_quiet()
     os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = connection
-    from outbound_transfer.operators.draft import AttachFilesOperator
+    from outbound_transfer.hooks.outbound_transfer import OutboundTransferHook
+    from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
     from support.tasks import FakeTaskInstance
+
+    clock: Any = SimpleNamespace(sleep=time.sleep, clock=time.monotonic)
+    draft: dict[str, Any] = {"subject": "Files", "recipients": ["ann@example.com"]}
+    transfer_id = FakeTaskInstance(lambda: CreateTransferOperator(task_id="create", **draft), clock).run()
 
     def task(pattern: str) -> FakeTaskInstance:
         arguments: dict[str, Any] = {"files": f"{folder}/{pattern}", "max_parallel_uploads": number}
-        clock: Any = SimpleNamespace(sleep=time.sleep, clock=time.monotonic)
         return FakeTaskInstance(
             lambda: AttachFilesOperator(task_id="attach", transfer_id=transfer_id, **arguments), clock
         )
@@ -111,6 +110,7 @@ def attach(connection: str, transfer_id: str, folder: str, number: str) -> dict[
     before, started = peak_mib(), time.perf_counter()
     records = task("files/*.bin").run()
     seconds = time.perf_counter() - started
+    OutboundTransferHook().discard_transfer(transfer_id)
     assert sum(record["size"] for record in records) == sum(
         file.stat().st_size for file in Path(folder, "files").iterdir()
     )

@@ -18,7 +18,7 @@ from support.timeouts import eventually
 
 pytestmark = pytest.mark.nightly
 
-INTERVAL = 4.0
+INTERVAL = 6.0  # above the time that a poll alone keeps from the next one
 
 #: Calls of the first polls, and those that are counted after them.
 SETTLED, COUNTED = 2, 8

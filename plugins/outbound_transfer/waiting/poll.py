@@ -55,8 +55,15 @@ def join_poll(conn_id: str, wait: Wait, open_client: Callable[[], Client]) -> It
     poll = _polls.get((conn_id, loop)) or _polls.setdefault((conn_id, loop), Poll(conn_id, open_client))
     poll.waits.add(wait)
     poll.emit_count()
-    left = max(wait.deadline - time.time(), 0.0) + LAST_CHANCE
-    timer = loop.call_later(left, lambda: wait.finish(WaitEnd("timeout", wait.seen)))
+
+    def give_up() -> None:
+        nonlocal timer
+        if (left := wait.deadline + LAST_CHANCE - time.time()) > 0:  # somebody has set the clock back
+            timer = loop.call_later(left, give_up)
+        else:
+            wait.finish(WaitEnd("timeout", wait.seen))
+
+    timer = loop.call_later(max(wait.deadline - time.time(), 0.0) + LAST_CHANCE, give_up)
     try:
         yield
     finally:

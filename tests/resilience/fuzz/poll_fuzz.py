@@ -336,9 +336,8 @@ class PollScenario:
         pick = self.chance
         joins = max(one.sent, 0.0) + pick.choice([0.0, 600.0 * pick.random()])
         deadline = joins + pick.choice([1.0, CALM, 2 * END, 1_000 * HOUR]) * pick.random()
-        given = {"id": one.id, "status": "pending"} if pick.random() < 0.1 else one.id
         kwargs = {
-            "transfer_id": given,
+            "transfer_id": one.id,
             "outbound_transfer_conn_id": "outbound_transfer_default",
             "poke_interval": pick.choice([0, 10, 60, 60, 60, 60, 60, 60, 300]),
             "deadline": self.world.iso(deadline),

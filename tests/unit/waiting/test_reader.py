@@ -196,6 +196,22 @@ def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, m
     assert one.find("partial ", 60.0) is None, "everybody reads a page with a row that is unreadable"
 
 
+def test_another_triggerers_page_is_read_again_if_it_shows_what_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not say who has picked up: else each transfer would be read by itself."""
+    monkeypatch.setattr(reader, "MAX_SECONDS", 60.0)
+    service = Service({str(number): "pending" for number in range(1, 61)})
+    triggerers = [Waits(service), Waits(service)]
+    for number, waits in enumerate(triggerers):
+        waits.reader = Reader(shared(SqliteFileHook(tmp_path / "pages.db")))
+        waits.poll(*list(service.statuses)[number::2])
+    service.statuses = dict.fromkeys(service.statuses, "complete")
+    for number, waits in enumerate(triggerers):
+        assert not any(call.isdecimal() for call in waits.poll(*list(service.statuses)[number::2]))
+        assert {each.status for each in waits.known.values()} == {"complete"}
+
+
 def test_a_database_that_is_down_or_silent_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
