@@ -55,6 +55,7 @@ def join_poll(conn_id: str, wait: Wait, open_client: Callable[[], Client]) -> It
     poll = _polls.get((conn_id, loop)) or _polls.setdefault((conn_id, loop), Poll(conn_id, open_client))
     poll.waits.add(wait)
     poll.emit_count()
+    timer: asyncio.TimerHandle
 
     def give_up() -> None:
         nonlocal timer

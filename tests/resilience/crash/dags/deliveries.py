@@ -16,7 +16,6 @@ ARGUMENTS: dict[str, Any] = {
     "subject": "Report of {{ run_id }}",  # runs share sandboxes, and what one has sent is not another's
     "recipients": os.environ["CRASH_RECIPIENTS"].split(),
     "max_parallel_uploads": 1,  # the cases mean the first upload, the second and the third
-    "poke_interval": 1,
     # More than a case has kills: Airflow may take a task for dead by itself on a busy machine.
     "retries": 5,
     "retry_delay": timedelta(0),
@@ -37,12 +36,12 @@ def parallel() -> None:
 
 @dag(**DAG)
 def poking() -> None:
-    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True)
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, poke_interval=1)
 
 
 @dag(**DAG)
 def deferring() -> None:
-    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, deferrable=True)
+    DeliverFilesOperator(**ARGUMENTS, outbound_transfer_conn_id=FIRST, wait=True, poke_interval=1, deferrable=True)
 
 
 @task
@@ -57,7 +56,7 @@ def mapped() -> None:
 
 @dag(**DAG)
 def mapped_deferring() -> None:
-    deliveries = DeliverFilesOperator.partial(**ARGUMENTS, wait=True, deferrable=True)
+    deliveries = DeliverFilesOperator.partial(**ARGUMENTS, wait=True, poke_interval=1, deferrable=True)
     deliveries.expand(outbound_transfer_conn_id=connections())
 
 
