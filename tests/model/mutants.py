@@ -179,8 +179,6 @@ draft.Sending._begin: it is not stored that a send begins
     self._row.put(version, replace(memory, phase=Phase.SENDING)) -> True
 draft.Sending._begin: what is gone may be sent
     if not transfer.is_draft: -> if False:
-draft.without_skipped: an open entry does not hold up the send
-    elif entry.is_open: -> elif False:
 draft.without_skipped: a skipped task is left out with its files
     and not entry.files ->
 draft.without_skipped: what a task has attached is sent, though it is skipped this time
@@ -237,5 +235,5 @@ SURVIVORS: dict[str, str] = {
     "rule 8 (RESUME) without seen": "once a draft is gone, the send refuses the empty row; saves a try",
     "draft: what is gone may be sent": "the service answers 409, and send_once reads the same; saves a call",
     "draft: another draft is sent": "the row of another draft does not show this transfer; it says why",
-    "delivery: an owner at work is overtaken": "keeps two runs from taking turns; the claim keeps the promises",
+    "draft: files that are not wanted stay": "the send refuses a draft with other files; saves a clear",
 }

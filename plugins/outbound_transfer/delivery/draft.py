@@ -240,7 +240,6 @@ def without_skipped(memory: Memory, attempt: Attempt) -> Memory:
     """Leave out the entries of tasks that attached to an earlier draft, and are skipped this time, or gone.
 
     :raises DraftChanged: the draft holds files of such a task, or a task that attaches has failed.
-    :raises DraftInUse: a task has not finished attaching.
     """
     entries = dict(memory.entries)
     for who, entry in memory.entries.items():
@@ -258,11 +257,6 @@ def without_skipped(memory: Memory, attempt: Attempt) -> Memory:
             raise errors.DraftChanged(
                 f"The {describe(who)}, which attaches files to draft {memory.transfer_id}, has failed. Nothing is "
                 "sent: clear it, and this task"
-            )
-        elif entry.is_open:
-            raise errors.DraftInUse(
-                f"The {describe(who)} ({state or 'not started'}) has not finished attaching files to draft "
-                f"{memory.transfer_id}. Nothing is sent until it has"
             )
     return replace(memory, entries=entries)
 
@@ -284,7 +278,11 @@ def files_of(transfer: Transfer) -> Sequence[File]:
 def require_closed(memory: Memory) -> dict[str, str]:
     """Return the ids of the files that the draft must hold, by name, once all of them are attached."""
     if (files := memory.files()) is None:
-        raise errors.DraftInUse(f"A task that attaches files to draft {memory.transfer_id} is at work, or has failed")
+        names = [describe(who or memory.owner) for who, entry in memory.entries.items() if entry.is_open]
+        raise errors.DraftInUse(
+            f"The {', '.join(names)} has not finished attaching files to draft {memory.transfer_id}. Nothing is sent "
+            "until it has"
+        )
     return files
 
 
