@@ -13,7 +13,7 @@ from outbound_transfer.operators.transfer import DeliverFilesOperator
 ARGUMENTS: dict[str, Any] = {
     "task_id": "deliver",
     "files": os.environ["CRASH_FILES"].split(os.pathsep),
-    "subject": "Report of {{ run_id }}",  # runs share sandboxes, and what one has sent is not another's
+    "subject": "Report {{ ti.map_index }} of {{ run_id }}",  # as equal deliveries of one run are refused
     "recipients": os.environ["CRASH_RECIPIENTS"].split(),
     "max_parallel_uploads": 1,  # the cases mean the first upload, the second and the third
     # More than a case has kills: Airflow may take a task for dead by itself on a busy machine.
