@@ -280,8 +280,7 @@ def require_closed(memory: Memory) -> dict[str, str]:
     if (files := memory.files()) is None:
         names = [describe(who or memory.owner) for who, entry in memory.entries.items() if entry.is_open]
         raise errors.DraftInUse(
-            f"The {', '.join(names)} has not finished attaching files to draft {memory.transfer_id}. Nothing is sent "
-            "until it has"
+            f"The {', '.join(names)} has not finished attaching files to draft {memory.transfer_id}: nothing is sent"
         )
     return files
 
