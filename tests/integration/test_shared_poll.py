@@ -85,6 +85,14 @@ def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene) -> None:
     assert 300 <= lasted(task) <= 300 + 240 + SOON
 
 
+def test_a_clock_that_is_set_back_brings_no_deadline_forward(scene) -> None:
+    task = scene.wait(scene.send()[0], timeout=900.0)
+    scene.time.after(300, lambda: scene.time.set_calendar(-600.0))
+    scene.play(task)
+    assert task.outcome[0] == "AirflowSensorTimeout"
+    assert lasted(task) >= 900 + 600
+
+
 def test_a_deadline_that_has_passed_while_no_triggerer_ran_is_followed_by_a_poll(scene) -> None:
     (sent,) = scene.send()
     task = scene.wait(sent, timeout=300.0)

@@ -18,7 +18,7 @@ from support.timeouts import eventually
 
 pytestmark = pytest.mark.nightly
 
-INTERVAL = 6.0  # above the time that a poll alone keeps from the next one
+INTERVAL = 6.0  # more than the pause after a poll of two calls, which spaces the polls of a triggerer alone
 
 #: Calls of the first polls, and those that are counted after them.
 SETTLED, COUNTED = 2, 8

