@@ -101,6 +101,7 @@ def main() -> None:
         for number, file in enumerate(files):
             transfers = Path(folder, f"transfers-{number}")
             transfers.write_text("\n".join(sent[number :: arguments.triggerers]))
+            file.touch()
             stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connections))
         report = Path(folder, "report.csv")
         report.write_bytes(b"a")

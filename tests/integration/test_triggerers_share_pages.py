@@ -25,25 +25,26 @@ SETTLED, COUNTED = 2, 8
 
 #: Waits for the transfers of a file, and writes the number of each trigger that fires.
 WAITER = """
-import asyncio, sys
+import asyncio, sys, time
 from pathlib import Path
 from support import airflow_home
 import os
-os.environ |= dict(one.split("=", 1) for one in sys.argv[4:])
+os.environ |= dict(one.split("=", 1) for one in sys.argv[5:])
 from support.triggers import Triggerer
 from support.waiting_tasks import trigger_of
 
-async def main(ids, noticed, interval):
+async def main(ids, noticed, interval, begin):
     first = trigger_of(poke_interval=interval)
     stored = first.serialize()[1]
     triggerer = Triggerer()
+    await asyncio.sleep((begin - time.time()) % interval)
     await triggerer.start(*(type(first)(**(stored | {"transfer_id": one})) for one in ids))
     while True:
         await asyncio.sleep(0.2)
         await triggerer.collect()
         noticed.write_text(str(len(triggerer.events)))
 
-asyncio.run(main(Path(sys.argv[1]).read_text().split(), Path(sys.argv[2]), float(sys.argv[3])))
+asyncio.run(main(Path(sys.argv[1]).read_text().split(), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
 """
 
 
@@ -56,7 +57,9 @@ def calls_of_two(sandbox: Sandbox, folder: Path, environment: dict[str, str]) ->
     try:
         for number, file in enumerate(noticed):
             (folder / f"{number}.ids").write_text("\n".join(sent[number::2]))
-            given = [str(folder / f"{number}.ids"), str(file), str(INTERVAL), *map("=".join, environment.items())]
+            # Half an interval apart: of two that poll at the same moment, neither has a page for the other.
+            moments = [str(INTERVAL), str(number * INTERVAL / 2)]
+            given = [str(folder / f"{number}.ids"), str(file), *moments, *map("=".join, environment.items())]
             processes.append(subprocess.Popen([sys.executable, "-c", WAITER, *given], env=env))
         eventually(lambda: all(file.exists() for file in noticed), 0.2)
         before = len(sandbox.requests()) + SETTLED
