@@ -56,7 +56,12 @@ def end(sandbox: Sandbox, transfer_ids: Sequence[str], seconds: float) -> dict[s
 
 
 def lines(
-    made: list[dict[str, Any]], sends: int, seconds: float, ended: dict[str, float], noticed: dict[str, float]
+    made: list[dict[str, Any]],
+    sends: int,
+    seconds: float,
+    ended: dict[str, float],
+    noticed: dict[str, float],
+    deliveries: list[float],
 ) -> Iterator[str]:
     """What to print."""
     waiting = [call for call in made if call["method"] == "GET"]
@@ -64,6 +69,9 @@ def lines(
     delays = sorted(noticed[one] - at for one, at in ended.items() if one in noticed)
     minutes = seconds / 60
     yield f"sends a minute               {sends / minutes:>8.1f}   of 20 that are possible"
+    if deliveries:
+        yield f"a delivery takes             {statistics.median(deliveries):>8.1f} s at the median"
+        yield f"                             {max(deliveries):>8.1f} s at worst"
     yield f"calls refused                {100 * refused / max(len(made), 1):>8.1f} %"
     if delays:
         yield f"from end to noticed          {statistics.median(delays):>8.1f} s at the median"
@@ -105,8 +113,10 @@ def main() -> None:
             stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connections))
         report = Path(folder, "report.csv")
         report.write_bytes(b"a")
-        for _ in range(arguments.senders):
-            stack.enter_context(process("cluster_sender", report, **connections))
+        delivered = [Path(folder, f"delivered-{number}") for number in range(arguments.senders)]
+        for file in delivered:
+            file.touch()
+            stack.enter_context(process("cluster_sender", report, file, **connections))
         time.sleep(arguments.settle)
         print("Measuring", flush=True)
         billed = len(sandbox.sent())
@@ -119,7 +129,9 @@ def main() -> None:
             call for call in sandbox.requests() if began <= datetime.fromisoformat(call["timestamp"]).timestamp() < over
         ]
         noticed = {one: float(at) for file in files for one, at in map(str.split, file.read_text().splitlines())}
-    print("\n".join(lines(made, sends, over - began, ended, noticed)))
+        took = [line.split() for file in delivered for line in file.read_text().splitlines()]
+    deliveries = [float(seconds) for at, seconds in took if float(at) >= began]
+    print("\n".join(lines(made, sends, over - began, ended, noticed, deliveries)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A process that sends one-file transfers, one after the other, until it is terminated, by tasks of its own."""
+"""A process that sends one-file transfers, one after the other, until it is terminated: ``… REPORT DELIVERED``.
+
+Each delivery becomes a line of ``DELIVERED``: when it was over, and its seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,23 @@ import os
 import sys
 import time
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support.tasks import FakeTaskInstance
 
 
-def main(file: str) -> None:
+def main(file: str, delivered: str) -> None:
     clock = SimpleNamespace(sleep=time.sleep, clock=time.monotonic)
     given = {"subject": "Report", "recipients": ["ann@example.com"], "files": file}
     for number in count():
+        began = time.time()
         FakeTaskInstance(
             lambda: DeliverFilesOperator(task_id="deliver", **given), clock, run_id=f"run{os.getpid()}.{number}"
         ).run()
+        with Path(delivered).open("a") as lines:
+            lines.write(f"{time.time()} {time.time() - began}\n")
 
 
 if __name__ == "__main__":
