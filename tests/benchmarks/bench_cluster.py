@@ -87,9 +87,10 @@ def main() -> None:
     parser.add_argument("--triggerers", type=int, default=3)
     parser.add_argument("--senders", type=int, default=8)
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two looks")
+    parser.add_argument("--first", type=float, default=60.0, help="seconds for the first look, without a limit")
     parser.add_argument("--settle", type=float, default=420.0, help="seconds before anything is measured")
     parser.add_argument("--seconds", type=float, default=600.0, help="that are measured")
-    parser.add_argument("--ends", type=int, default=400, help="transfers that end in this time")
+    parser.add_argument("--ends", type=int, default=120, help="transfers that end in this time")
     parser.add_argument("--late", type=float, default=300.0, help="seconds in which an end may still be noticed")
     parser.add_argument("--database", action="store_true", help="the processes share a database")
     arguments = parser.parse_args()
@@ -99,7 +100,7 @@ def main() -> None:
         ExitStack() as stack,
     ):
         sent = send(sandbox, arguments.waits)
-        sandbox.patch_account(requests_per_window=60, outstanding_transfer_limit=10**6)
+        sandbox.patch_account(requests_per_window=10**6, outstanding_transfer_limit=10**6)
         print(f"Sent {len(sent)} transfers", flush=True)
         connections = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": connection_json(sandbox)}
         if arguments.database:
@@ -111,6 +112,8 @@ def main() -> None:
             transfers.write_text("\n".join(sent[number :: arguments.triggerers]))
             file.touch()
             stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connections))
+        time.sleep(arguments.first)
+        sandbox.patch_account(requests_per_window=60)
         report = Path(folder, "report.csv")
         report.write_bytes(b"a")
         delivered = [Path(folder, f"delivered-{number}") for number in range(arguments.senders)]
