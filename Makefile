@@ -22,9 +22,9 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hypothesis-seed=$(SEED))
 COVERED := $(if $(COVERAGE),--cov --cov-report=term --cov-report=json:build/coverage.json)
 SEEDED := $(if $(SEED),--seed $(SEED))
-# What `make nightly` runs: tests of a change with another seed, and all that takes too long for a change.
-NIGHTLY := check test test-e2e test-long test-model test-faults test-stateful test-crash test-crash-ingest test-fuzz test-fuzz-poll \
-	test-fuzz-feed test-fuzz-secrets test-cluster test-package test-versions
+# What `make nightly` runs: tests of a change with another seed, and all that takes too long for a change; the longest first.
+NIGHTLY := test-long test-model test-crash-ingest test-package test-e2e test-faults test-versions test-stateful test test-crash test-cluster \
+	test-fuzz-poll test-fuzz-feed test-fuzz-secrets test-fuzz check
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,8 +59,8 @@ nightly: setup ## Run everything for hours with the day's SEED, and go on after 
 test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone, the unit tests also with the lowest versions (about 20 minutes; ARGS=--extra=duckdb)
 	$(RUN) tests/packaging/run.py $(ARGS)
 
-test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.8 3.4" (about 30 minutes; ARGS=--short: 5)
-	$(RUN) -m versions $(ARGS) $(VERSIONS)
+test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.8 3.4" (about 30 minutes; with a SEED, one version; ARGS=--short: 5)
+	$(RUN) -m versions $(SEEDED) $(ARGS) $(VERSIONS)
 
 .azurite: setup # For the tests of Azure: a server of blobs, which npm has
 	@test -e .venv/azurite/node_modules/azurite || { \
@@ -93,11 +93,11 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[mysql]'; }
 
-test-model: setup ## All schedules of a delivery on the production code, and again with each rule taken away (about an hour)
-	$(RUN) -m model $(ARGS)
+test-model: setup ## All schedules of a delivery on the production code, and again with each rule taken away (about an hour; with a SEED, a third of the rules)
+	$(RUN) -m model $(SEEDED) $(ARGS)
 
-test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes)
-	$(RUN) -m resilience.fault_matrix $(ARGS)
+test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes; with a SEED, a sample)
+	$(RUN) -m resilience.fault_matrix $(if $(SEED),--sample 5000 --seed $(SEED)) $(ARGS)
 
 test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the sandbox (about 10 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
@@ -111,20 +111,20 @@ test-crash-ingest: setup .mariadb ## Kill an ingest, an erasure and a reset at e
 test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
 	$(RUN) -m e2e.cluster $(ARGS)
 
-test-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (600 where not given)
-	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),600) $(SEEDED) $(ARGS)
+test-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (300 where not given)
+	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),300) $(SEEDED) $(ARGS)
 
-test-fuzz-feed: setup .mariadb ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (600 where not given)
-	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),600) $(SEEDED) $(ARGS)
+test-fuzz-feed: setup .mariadb ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (300 where not given)
+	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),300) $(SEEDED) $(ARGS)
 
-test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (600 where not given)
-	$(RUN) -m resilience.fuzz.secret_fuzz --seconds $(or $(SECONDS),600) $(SEEDED) $(ARGS)
+test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (300 where not given)
+	$(RUN) -m resilience.fuzz.secret_fuzz --seconds $(or $(SECONDS),300) $(SEEDED) $(ARGS)
 
 test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
-check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change (COVERAGE=1)
-	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model $(COVERED) $(ARGS)
+check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change
+	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model $(ARGS)
 
 format: setup ## Put the code into its form
 	$(BIN)/ruff check --fix .

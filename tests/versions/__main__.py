@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import subprocess
 import sys
@@ -80,8 +81,10 @@ def main() -> int:
         "versions", nargs="*", metavar="VERSION", help=f"of {', '.join(known)}; default: all but {NEXT}, the next one"
     )
     parser.add_argument("--short", action="store_true", help="two versions, and of the tests what differs by version")
+    parser.add_argument("--seed", type=int, help="chooses one version by chance, where none is named")
     options = parser.parse_args()
-    versions = options.versions or (SHORT_VERSIONS if options.short else all_versions())
+    some = SHORT_VERSIONS if options.short else all_versions()
+    versions = options.versions or (some if options.seed is None else random.Random(options.seed).sample(some, 1))
     if unknown := set(versions) - set(known):
         parser.error(f"unknown versions: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     try:
