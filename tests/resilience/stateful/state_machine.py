@@ -2,8 +2,7 @@
 
 Hypothesis composes schedules of task runs and clears, planned faults, deaths of the task's process at any request,
 sources that change between runs and within them, files that are wanted and not wanted any more, pickups, cancels, and
-drafts that grow too old. What happens to tasks, memories, connections and requests that are late is the model's
-(:mod:`model.replay`). After every step the sandbox's ledger and stored bytes judge, never what a client believes:
+drafts that grow too old. After every step the sandbox's ledger and stored bytes judge, never what a client believes:
 
 * each delivery is billed at most once;
 * what was sent is just the wanted sources' bytes, whole versions of each and never a mixture;
