@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
-	bench-upload bench-uploads bench-import bench-wait bench-cluster bench-ingest bench-query bench-page sandbox constraints docs clean
+	bench-upload bench-uploads bench-import bench-wait bench-cluster bench-ingest bench-query bench-page bench-row sandbox constraints docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -159,6 +159,9 @@ bench-cluster: setup ## Senders beside thousands of waits that share a key's rea
 
 bench-page: setup ## The page of deliveries with 100,000 of them, in each warehouse (about 8 minutes)
 	$(RUN) -m benchmarks.bench_page $(ARGS)
+
+bench-row: setup .mariadb ## The row of a delivery with 1,000 and 10,000 files: bytes, and the time of a save in each database
+	$(RUN) -m benchmarks.bench_row $(ARGS)
 
 sandbox: setup ## Run the sandbox on port 8085, its state in .sandbox
 	$(BIN)/outbound-transfer-sandbox --data .sandbox

@@ -17,6 +17,7 @@ SHORT_FORMS = {
     "bench_ingest": "--events 2000 --pages 2",
     "bench_page": "--deliveries 500 --rounds 1",
     "bench_query": "--rows 2000",
+    "bench_row": "--rounds 1",
     "bench_upload": "--mib 1",
     "bench_uploads": "--mb 1",
     "bench_wait": "--simulated 100 --waits 20 --interval 2 --seconds 10 --peer-seconds 10",
