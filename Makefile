@@ -47,10 +47,10 @@ demo-stop: setup ## Stop what `make demo KEEP=1` left running
 test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 3 minutes on two cores; COVERAGE=1)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(COVERED) $(ARGS)
 
-test-e2e: setup .chromium .mariadb ## Run shipped DAGs, the page in a browser, the search for secrets, single faults
+test-e2e: setup .chromium .mariadb ## Run shipped Dags, the page in a browser, the search for secrets, single faults
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
 
-test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, other DAG runs, second drivers, dbt, …
+test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, other Dag runs, second drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
 nightly: setup ## Run everything for hours with the day's SEED, and go on after a stop: build/nightly has a log for each commit (NIGHTLY="test-faults" for a part)

@@ -40,6 +40,12 @@ def test_every_check_is_a_part_of_make_nightly() -> None:
     assert sorted(nightly_targets()) == sorted(CHECKS.findall(MAKEFILE))
 
 
+def test_contributing_says_what_each_target_of_a_night_runs() -> None:
+    said = dict(re.findall(r"^([a-z0-9-]+):.*## (.+)$", MAKEFILE, re.MULTILINE))
+    rows = "\n".join(f"| `{target}` | {said[target]} |" for target in nightly_targets())
+    assert rows in (REPOSITORY / "CONTRIBUTING.md").read_text(), f"the table should be:\n{rows}"
+
+
 @pytest.mark.parametrize(
     "marks",
     [set(marks) for n in range(4) for marks in combinations(MARKS, n)],
