@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from outbound_transfer.client.models import DRAFT
+from outbound_transfer.client.new_transfer import normalize_address
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.rows import DELETED, ERASED, IN_DOUBT, TERMINAL_STATUSES, Shown, status_rank
 
@@ -97,12 +98,14 @@ def _changes(row: Any, now: Shown | None) -> dict[str, Any]:
     if status_rank(now.status) < status_rank(row.status or DRAFT):
         return {}
     recipients = json.loads(row.recipients)
-    picked_up = {each["email"]: each["picked_up_at"] for each in recipients}
+    picked_up = {normalize_address(each["email"]): each["picked_up_at"] for each in recipients}
     if ERASED not in picked_up:  # erased recipients cannot be matched
         recipients = [
-            {**each, "picked_up_at": each["picked_up_at"] or picked_up.get(each["email"])} for each in now.recipients
+            {**each, "picked_up_at": each["picked_up_at"] or picked_up.get(normalize_address(each["email"]))}
+            for each in now.recipients
         ]
     shown = now._asdict() | {"recipients": json.dumps(recipients, ensure_ascii=False)}
+    shown["picked_up_count"] = max(now.picked_up_count, row.picked_up_count)
     shown["subject"] = ERASED if row.subject == ERASED else now.subject
     shown["error"] = row.error if row.phase == "empty" else ""  # says who forgot the delivery
     return {name: value for name, value in shown.items() if value != getattr(row, name)}

@@ -225,6 +225,25 @@ def test_what_is_shown_of_a_transfer_never_goes_back_and_pickups_stay(deliveries
     assert found()[0] == "deleted"
 
 
+@pytest.mark.parametrize("hook", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("older", [("bob", "ann"), ("ann", "bob"), ("Bob", "ANN")], ids=["order", "same", "form"])
+def test_an_older_listing_in_another_order_or_form_takes_no_pickup_back(deliveries: Deliveries, older: Any) -> None:
+    def show(**picked_up_at: str | None) -> None:
+        people = [{"email": f"{each}@example.com", "picked_up_at": at} for each, at in picked_up_at.items()]
+        count = sum(map(bool, picked_up_at.values()))
+        shown_deliveries.show(
+            deliveries, "account", "conn", {"tr_1": Shown("partial", "", 2, count, None, None, people)}
+        )
+
+    deliveries.put("k", 0, ROW)
+    show(ann=None, bob="2026-11-28T00:00:00Z")
+    show(**dict.fromkeys(older))
+    with deliveries.database.begin() as tx:
+        row = tx.execute(sa.select(deliveries.table)).one()
+    picked_up = [each["email"].lower() for each in json.loads(row.recipients) if each["picked_up_at"]]
+    assert (row.picked_up_count, picked_up) == (1, ["bob@example.com"])
+
+
 def test_two_that_show_a_transfer_at_once_leave_the_later_status(deliveries, monkeypatch) -> None:
     def shown(status: str) -> dict[str, Shown | None]:
         return {"tr_1": Shown(status, "", 1, 0, None, None, [])}
