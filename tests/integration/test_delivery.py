@@ -119,14 +119,18 @@ def test_a_link_that_cannot_be_made_fails_no_delivery(deliver, monkeypatch) -> N
     assert deliver().run()["status"] == "pending"
 
 
-def test_the_table_of_deliveries_has_the_security_option(deliver, monkeypatch, tmp_path) -> None:
+def test_the_table_of_deliveries_has_the_security_option(deliver, task, files, monkeypatch, tmp_path) -> None:
     memory.keep_deliveries_in(monkeypatch, sqlite_connection(tmp_path / "deliveries.db"))
-    for security in (None, "email"):
+    for security in (None, "email", "login"):
         deliver(subject=str(security), security=security).run()
+    deliver(subject="draft", security="none", send=False).run()
+    draft = task(CreateTransferOperator, "create", security="email", **DELIVERY).run()
+    task(AttachFilesOperator, "attach", transfer_id=draft, files=files).run()
+    assert task(SendTransferOperator, "send", transfer_id=draft).run()["security"] == "email"
     documented = (REPOSITORY / "include/sql/README.md").read_text()
     query = re.search("(?s)SELECT security, .* GROUP BY security", documented)
     with closing(sqlite3.connect(tmp_path / "deliveries.db")) as database:
-        assert database.execute(query[0]).fetchall() == [("", 0, 1), ("email", 0, 1)]
+        assert database.execute(query[0]).fetchall() == [("", 0, 1), ("email", 0, 2), ("login", 0, 1)]
 
 
 def test_what_another_run_or_task_sends_is_another_delivery(deliver, sandbox) -> None:
