@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -69,6 +70,17 @@ def test_other_input_after_the_send_and_a_draft_without_files_are_named(deliver,
         again(ti, subject="Other")
     assert isinstance(raised.value.__cause__ or raised.value.__context__, AlreadyDelivered)
     assert (raised.value.transfer_id, raised.value.not_picked_up) == (sent, [ANN])
+
+
+@pytest.mark.parametrize(("retry_after", "reads"), [("30", 0), ("90", 1)])
+def test_a_send_that_is_refused_reads_its_draft_again_after_a_minute(
+    deliver, sandbox, retry_after, reads, monkeypatch
+) -> None:
+    ti, monotonic = deliver(), time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ti.time.now)
+    sandbox.plan_faults({"kind": "error", "status": 429, "path": "*/send", "retry_after": retry_after})
+    ti.run()
+    assert [call["method"] for call in sandbox.requests()] == ["POST", "POST", "POST", *["GET"] * reads, "POST"]
 
 
 def test_the_xcom_masks_what_a_log_masks(deliver) -> None:

@@ -30,7 +30,9 @@ from outbound_transfer.observability import metrics
 if TYPE_CHECKING:
     from outbound_transfer.delivery.delivery import Delivery
 
-_SAVE_INTERVAL: Final = 1.0  # seconds between two times at which the files attached so far are stored
+# Seconds.
+_SAVE_INTERVAL: Final = 1.0  # between two times at which the files attached so far are stored
+DRAFT_LIFE: Final = 60.0  # after which a draft is read again; so calls that are refused cost no more of the key's calls
 
 log: Any = logging.getLogger(__name__)
 
@@ -180,8 +182,8 @@ class Sending:
     def __init__(self, delivery: Delivery, draft: Transfer | None, is_outdated: Callable[[], bool]) -> None:
         self._delivery, self._row, self._draft, self._is_outdated = delivery, delivery.row, draft, is_outdated
         self._id = delivery.memory.transfer_id
-        # Of any attempt of any try. A draft that this process has just filled need not be read.
-        self._is_in_doubt = delivery.memory.phase is Phase.SENDING
+        self._is_in_doubt = delivery.memory.phase is Phase.SENDING  # of any attempt of any try
+        self._must_read_at = time.monotonic() + DRAFT_LIFE
 
     def send(self) -> Transfer:
         """Send the draft, and return what the service says of it; or return the transfer that it became before."""
@@ -199,6 +201,8 @@ class Sending:
             self._row.require_no_twin(self._delivery.attempt)  # of two that begin at once, one sees the other
             transfer = self._delivery.client.send_once(self._id)
         except (errors.AlreadyDelivered, errors.CallError) as error:
+            if not isinstance(error, errors.RateLimited):
+                self._draft = None  # others may have changed it, or this attempt
             self._delivery.has_sent |= (in_doubt := isinstance(error, errors.CallError) and error.in_doubt)
             self._is_in_doubt |= in_doubt
             if not self._is_in_doubt:
@@ -214,7 +218,9 @@ class Sending:
             version, memory = self._row.read()
             self._row.check_own(memory)
             require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING)
-            transfer = self._draft or self._read()
+            if self._draft is None or time.monotonic() >= self._must_read_at:
+                self._draft, self._must_read_at = self._read(), time.monotonic() + DRAFT_LIFE
+            transfer = self._draft
             if not transfer.is_draft:
                 return transfer
             if self._is_outdated():
@@ -226,8 +232,8 @@ class Sending:
             self._delivery.client.check_sends()
             require_approved(memory)
             if self._row.put(version, replace(memory, phase=Phase.SENDING)):
-                self._draft = None  # the next attempt has waited
                 return None
+            self._draft = None
 
     def _read(self) -> Transfer:
         if (seen := self._delivery.look_here()) is Seen.GONE:
