@@ -30,9 +30,8 @@ from outbound_transfer.observability import metrics
 if TYPE_CHECKING:
     from outbound_transfer.delivery.delivery import Delivery
 
-# Seconds.
-_SAVE_INTERVAL: Final = 1.0  # between two times at which the files attached so far are stored
-DRAFT_LIFE: Final = 60.0  # after which a draft is read again; so calls that are refused cost no more of the key's calls
+_SAVE_INTERVAL: Final = 1.0  # seconds between two times at which the files attached so far are stored
+DRAFT_LIFE: Final = 60.0  # seconds after which a draft is read again; before, a send that was refused needs no read
 
 log: Any = logging.getLogger(__name__)
 
@@ -95,9 +94,7 @@ class Filling:
 
     def _refuse_foreign(self, leaving: Mapping[str, Held | None], foreign: Collection[str]) -> None:
         if lost := sorted(name for name, file in leaving.items() if file is None or file.is_doubtful):
-            raise errors.DraftChanged(
-                f"An upload of {lost} may still arrive in draft {self._id}, without being wanted. {AGAIN}"
-            )
+            raise errors.DraftChanged(f"An unwanted upload of {lost} may still arrive in draft {self._id}. {AGAIN}")
         if foreign:
             raise errors.FileConflict(
                 f"The draft holds {sorted(foreign)}, which this task did not attach. Remove it, or deliver in another "
@@ -133,9 +130,7 @@ class Filling:
     def _open(self, memory: Memory) -> Memory:
         require_draft(memory, self._id, *self._phases, Phase.SENDING)
         if "" in memory.entries:
-            raise errors.FileConflict(
-                f"Draft {self._id} is of a task that fills and sends it alone. Nothing is attached."
-            )
+            raise errors.FileConflict(f"Draft {self._id} is filled and sent by one task. Nothing is attached.")
         self._entry = memory.entries.get(self._who, Entry())  # as it was
         self._claim = self._entry.claim + 1
         if memory.phase is Phase.SENDING:  # its files stay as they are
@@ -181,9 +176,8 @@ class Sending:
 
     def __init__(self, delivery: Delivery, draft: Transfer | None, is_outdated: Callable[[], bool]) -> None:
         self._delivery, self._row, self._draft, self._is_outdated = delivery, delivery.row, draft, is_outdated
-        self._id = delivery.memory.transfer_id
+        self._id, self._must_read_at = delivery.memory.transfer_id, time.monotonic() + DRAFT_LIFE
         self._is_in_doubt = delivery.memory.phase is Phase.SENDING  # of any attempt of any try
-        self._must_read_at = time.monotonic() + DRAFT_LIFE
 
     def send(self) -> Transfer:
         """Send the draft, and return what the service says of it; or return the transfer that it became before."""
