@@ -171,7 +171,7 @@ draft.Sending._begin: the claim is not compared
     self._row.check_own(memory) -> pass
 draft.Sending._begin: another draft is sent
     require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING) -> pass
-draft.Sending._begin: the draft is read once
+draft.Sending._send_once: the draft is read once
     self._draft = None -> pass
 draft.Sending._begin: the version is not compared
     self._row.put(version, replace(memory, phase=Phase.SENDING)) -> self._row.save(phase=Phase.SENDING)

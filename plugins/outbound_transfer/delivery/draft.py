@@ -227,7 +227,6 @@ class Sending:
             require_approved(memory)
             if self._row.put(version, replace(memory, phase=Phase.SENDING)):
                 return None
-            self._draft = None
 
     def _read(self) -> Transfer:
         if (seen := self._delivery.look_here()) is Seen.GONE:
