@@ -65,10 +65,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave the documentation's folder to pages of the site, or to the repository."""
+    """Point links that leave the documentation's folder to the site or to the repository; rank users' pages first."""
     docs = Path(config.docs_dir)
     uri = page.file.src_uri
     source = ROOT / uri.removeprefix(f"{REPOSITORY}/") if uri.startswith(f"{REPOSITORY}/") else docs / uri
+
+    if uri.startswith(("adr/", "reference/", f"{REPOSITORY}/")):
+        page.meta["search"] = {"boost": 0.5}
 
     def rewritten(match: re.Match[str]) -> str:
         path, anchor = match.groups(default="")
