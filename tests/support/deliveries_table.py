@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from outbound_transfer.delivery.attempt import TaskTry
+from outbound_transfer.delivery.row import Entry, Row
+from outbound_transfer.files.attached import Held
 from outbound_transfer.store.config import DEFAULT_PREFIX
 from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.tables import DELIVERIES as DELIVERIES
@@ -67,3 +70,19 @@ class DeliveriesTable:
 
     def reject_lines(self, count: int) -> None:
         sample_rows.reject_lines(Tables(self.hook), count, self.now())
+
+
+class ManyFiles:
+    """The row of a delivery with so many files, which :meth:`save` stores once more."""
+
+    def __init__(self, hook: Hook, files: int) -> None:
+        self._deliveries = Deliveries(hook, prefix="outbound_transfer_")
+        self._row = Row.of_task(self._deliveries, ("dag", f"with {files}", "task", -1))
+        self._row.claim(TaskTry("dag", f"with {files}", "task", -1, 1, "1"))
+        self._held = {f"report_{n:05}.csv": Held(f"fl_{n:024}", n, "x" * 43, "f" * 16) for n in range(files)}
+
+    def save(self) -> None:
+        self._row.save(entries={"": Entry(self._row.memory.claim, False, self._held)})
+
+    def size(self) -> int:
+        return len(self._deliveries.read(self._row.key)[1].encode())
