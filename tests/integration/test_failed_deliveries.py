@@ -72,15 +72,23 @@ def test_other_input_after_the_send_and_a_draft_without_files_are_named(deliver,
     assert (raised.value.transfer_id, raised.value.not_picked_up) == (sent, [ANN])
 
 
-@pytest.mark.parametrize(("retry_after", "reads"), [("30", 0), ("90", 1)])
-def test_a_send_that_is_refused_reads_its_draft_again_after_a_minute(
-    deliver, sandbox, retry_after, reads, monkeypatch
+@pytest.mark.parametrize(
+    ("refusal", "then"),
+    [
+        ({"retry_after": "30"}, ["POST"]),
+        ({"retry_after": "90"}, ["GET", "POST"]),
+        ({"retry_after": "30", "code": "", "effect": "after"}, ["POST", "GET"]),
+    ],
+    ids=["soon", "late", "of a proxy"],
+)
+def test_a_send_that_is_refused_reads_its_draft_again_if_it_may_have_changed(
+    deliver, sandbox, refusal, then, monkeypatch
 ) -> None:
     ti, monotonic = deliver(), time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ti.time.now)
-    sandbox.plan_faults({"kind": "error", "status": 429, "path": "*/send", "retry_after": retry_after})
+    sandbox.plan_faults({"kind": "error", "status": 429, "path": "*/send", **refusal})
     ti.run()
-    assert [call["method"] for call in sandbox.requests()] == ["POST", "POST", "POST", *["GET"] * reads, "POST"]
+    assert [call["method"] for call in sandbox.requests()][3:] == then  # after the draft and two files
 
 
 def test_the_xcom_masks_what_a_log_masks(deliver) -> None:

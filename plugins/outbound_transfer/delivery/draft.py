@@ -195,9 +195,9 @@ class Sending:
             self._row.require_no_twin(self._delivery.attempt)  # of two that begin at once, one sees the other
             transfer = self._delivery.client.send_once(self._id)
         except (errors.AlreadyDelivered, errors.CallError) as error:
-            if not isinstance(error, errors.RateLimited):
-                self._draft = None  # others may have changed it, or this attempt
             self._delivery.has_sent |= (in_doubt := isinstance(error, errors.CallError) and error.in_doubt)
+            if in_doubt or not isinstance(error, errors.RateLimited):
+                self._draft = None  # this attempt may have sent it, or has waited for long
             self._is_in_doubt |= in_doubt
             if not self._is_in_doubt:
                 self._row.save(phase=Phase.HANDED_ON)
