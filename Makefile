@@ -5,6 +5,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Waits for a lock that another program holds.
+APT := apt-get -o DPkg::Lock::Timeout=120
 # Airflow is many processes, and tests start many more: without Python's cache, each compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # The modules of tests/ import one another from there.
@@ -22,7 +24,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hypothesis-seed=$(SEED))
 COVERED := $(if $(COVERAGE),--cov --cov-report=term --cov-report=json:build/coverage.json)
 SEEDED := $(if $(SEED),--seed $(SEED))
-# What `make nightly` runs: tests of a change with another seed, and all that takes too long for a change; the longest first.
+# `make nightly` runs the tests of a change with another seed, and everything that takes too long for a change; the longest first.
 NIGHTLY := test-long test-model test-crash-ingest test-package test-e2e test-faults test-versions test-stateful test test-crash test-cluster \
 	test-fuzz-poll test-fuzz-feed test-fuzz-secrets test-fuzz check
 
@@ -53,7 +55,7 @@ test-e2e: setup .chromium .mariadb ## Run shipped Dags, the page in a browser, t
 test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, other Dag runs, second drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
-nightly: setup ## Run everything for hours with the day's SEED, and go on after a stop: build/nightly has a log for each commit (NIGHTLY="test-faults" for a part)
+nightly: setup .azurite .chromium .mariadb .prometheus ## Run everything for hours with the day's SEED, and go on after a stop: build/nightly has a log for each commit (NIGHTLY="test-faults" for a part)
 	$(RUN) scripts/nightly.py $(or $(SEED),$$(date -u +%Y%m%d)) $(NIGHTLY)
 
 test-package: setup .azurite .mariadb ## Build wheel and source archive, test them on Python 3.11 and 3.13 and with each extra alone, the unit tests also with the lowest versions (about 20 minutes; ARGS=--extra=duckdb)
@@ -66,29 +68,29 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 	@test -e .venv/azurite/node_modules/azurite || { \
 		echo "The tests of Azure need Azurite, and there is none: it is installed." >&2; \
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
-		command -v npm >/dev/null || { $$AS_ROOT apt-get update -qq && \
-			$$AS_ROOT apt-get install -qq --yes --no-install-recommends npm >/dev/null; } && \
+		command -v npm >/dev/null || { $$AS_ROOT $(APT) update -qq && \
+			$$AS_ROOT $(APT) install -qq --yes --no-install-recommends npm >/dev/null; } && \
 		npm install --silent --no-audit --no-fund --no-save --prefix .venv/azurite azurite@3.37.0; }
 
 .prometheus: setup # For the tests of the alerts: the programs of Debian's package, unpacked, so that no service starts
 	@test -x .venv/prometheus/usr/bin/promtool || { \
 		echo "The tests of the alerts need Prometheus, and there is none: its package is unpacked." >&2; \
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
-		mkdir -p .venv/prometheus && $$AS_ROOT apt-get update -qq && cd .venv/prometheus && \
-		apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
+		mkdir -p .venv/prometheus && $$AS_ROOT $(APT) update -qq && cd .venv/prometheus && \
+		$(APT) download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; }
 
 .chromium: # For the browser tests
 	@command -v chromium >/dev/null || { \
 		echo "The browser tests need Chromium, and there is none: it is installed from Debian's packages." >&2; \
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
-		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends chromium >/dev/null; }
+		$$AS_ROOT $(APT) update -qq && $$AS_ROOT $(APT) install -qq --yes --no-install-recommends chromium >/dev/null; }
 
 .mariadb: setup # For the tests on MariaDB: a server's binaries, no service; and the drivers, of which one is compiled
 	@test -x /usr/sbin/mariadbd && $(BIN)/python -c "import MySQLdb" 2>/dev/null || { \
 		echo "The tests on MariaDB need its server and driver: they are installed." >&2; \
 		AS_ROOT=$$(test "$$(id -u)" = 0 || echo sudo); \
 		HEADERS=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["include"])'); \
-		$$AS_ROOT apt-get update -qq && $$AS_ROOT apt-get install -qq --yes --no-install-recommends mariadb-server-core \
+		$$AS_ROOT $(APT) update -qq && $$AS_ROOT $(APT) install -qq --yes --no-install-recommends mariadb-server-core \
 			libmariadb-dev gcc libc6-dev pkg-config $$(test -e $$HEADERS/Python.h || echo python3-dev) >/dev/null && \
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[mysql]'; }
