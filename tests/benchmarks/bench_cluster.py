@@ -132,8 +132,9 @@ def main() -> None:
             call for call in sandbox.requests() if began <= datetime.fromisoformat(call["timestamp"]).timestamp() < over
         ]
         noticed = {one: float(at) for file in files for one, at in map(str.split, file.read_text().splitlines())}
-        took = [line.split() for file in delivered for line in file.read_text().splitlines()]
-    deliveries = [float(seconds) for at, seconds in took if float(at) >= began]
+        # One that has not ended yet counts, too: it may be the worst.
+        moments = [[*map(float, line.split()), time.time()] for file in delivered for line in file.open()]
+    deliveries = [at[1] - at[0] for at in moments if at[1] >= began]
     print("\n".join(lines(made, sends, over - began, ended, noticed, deliveries)))
 
 
