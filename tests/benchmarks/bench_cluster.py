@@ -41,6 +41,14 @@ def process(module: str, *arguments: object, **environment: str) -> Iterator[Non
         started.wait()
 
 
+def wait_for_first_look(sandbox: Sandbox) -> None:
+    """Wait until the triggerers know all transfers, after which none calls until its interval is over."""
+    before, made = -1, 0
+    while made == 0 or made != before:
+        time.sleep(15)
+        before, made = made, len([call for call in sandbox.requests() if call["method"] == "GET"])
+
+
 def end(sandbox: Sandbox, transfer_ids: Sequence[str], seconds: float) -> dict[str, float]:
     """End the transfers, evenly over so many seconds: of ten, nine are collected and one is canceled; when each did."""
     ended: dict[str, float] = {}
@@ -87,7 +95,6 @@ def main() -> None:
     parser.add_argument("--triggerers", type=int, default=3)
     parser.add_argument("--senders", type=int, default=8)
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two looks")
-    parser.add_argument("--first", type=float, default=60.0, help="seconds for the first look, without a limit")
     parser.add_argument("--settle", type=float, default=420.0, help="seconds before anything is measured")
     parser.add_argument("--seconds", type=float, default=600.0, help="that are measured")
     parser.add_argument("--ends", type=int, default=120, help="transfers that end in this time")
@@ -112,7 +119,7 @@ def main() -> None:
             transfers.write_text("\n".join(sent[number :: arguments.triggerers]))
             file.touch()
             stack.enter_context(process("cluster_waiter", transfers, file, arguments.interval, **connections))
-        time.sleep(arguments.first)
+        wait_for_first_look(sandbox)
         sandbox.patch_account(requests_per_window=60)
         report = Path(folder, "report.csv")
         report.write_bytes(b"a")

@@ -11,8 +11,7 @@ import pytest
 from support.repository import TESTS
 
 SHORT_FORMS = {
-    "bench_cluster": "--waits 60 --triggerers 2 --senders 2 --interval 2 --first 5 --settle 5 --seconds 10 --ends 20"
-    " --late 5",
+    "bench_cluster": "--waits 60 --triggerers 2 --senders 2 --interval 60 --settle 5 --seconds 10 --ends 20 --late 5",
     "bench_import": "1",
     "bench_ingest": "--events 2000 --pages 2",
     "bench_page": "--deliveries 500 --rounds 1",

@@ -18,7 +18,7 @@ from support import memory, transfers
 from support.airflow_names import AirflowFailException, AirflowSkipException
 from support.calls import ATTACH, SEND, ProcessCrashed, after, dying_after
 from support.deliveries import BOTH_MODES
-from support.tasks import FakeTaskInstance, SimulatedClock, again, task_instance
+from support.tasks import FakeTaskInstance, SimulatedClock, again, at_the_next_wait, task_instance
 
 ANN, BOB, EVE = "ann@example.com", "bob@example.com", "eve@example.com"
 
@@ -222,3 +222,19 @@ def test_a_transfer_is_no_twin_of_its_second_delivery_under_the_same_subject(red
     again.map_index = 0  # of a task that looks for others that have sent the same
     again.run()
     assert len(sandbox.sent()) == 2
+
+
+def test_a_draft_that_a_person_changed_and_sent_while_a_recipient_picked_up_is_noticed(
+    redeliver, sandbox, first
+) -> None:
+    ti = redeliver()
+    sandbox.plan_faults({"kind": "error", "status": 429, "path": "*/send", "retry_after": "30"})
+
+    def meddle() -> None:
+        transfers.replace_file(sandbox, ti.xcoms["transfer_id"], "a.csv", b"other")
+        transfers.send_draft(sandbox, ti.xcoms["transfer_id"])
+        sandbox.pickup(first["id"], ANN)
+
+    at_the_next_wait(ti.time, meddle)
+    with pytest.raises(AirflowFailException, match="was sent, but .* can be canceled"):
+        ti.run()

@@ -26,6 +26,21 @@ def create(sandbox: Sandbox, count: int = 1, *recipients: str) -> list[str]:
         return [_create(http, recipients, "Report") for _ in range(count)]
 
 
+def replace_file(sandbox: Sandbox, transfer_id: str, name: str, content: bytes) -> None:
+    """Replace a file of a draft, as a person does in the web application."""
+    ids = [file["id"] for file in sandbox.transfer(transfer_id)["files"] if file["name"] == name]
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Type": "application/octet-stream"}
+    with _somebody(sandbox) as http:
+        for file_id in ids:
+            http.delete(f"transfers/{transfer_id}/files/{file_id}").raise_for_status()
+        http.post(f"transfers/{transfer_id}/files", content=content, headers=headers).raise_for_status()
+
+
+def send_draft(sandbox: Sandbox, transfer_id: str) -> None:
+    with _somebody(sandbox) as http:
+        http.post(f"transfers/{transfer_id}/send").raise_for_status()
+
+
 @contextmanager
 def _somebody(sandbox: Sandbox, user: str = "") -> Iterator[httpx.Client]:
     state = sandbox.state()

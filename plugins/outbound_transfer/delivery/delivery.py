@@ -5,7 +5,7 @@ The order of the effects makes a crash at any point safe. Each line is stored, o
 1. This attempt has begun: :meth:`.Row.claim`. No earlier one can store anything from then on (StaleTry), nor send.
 2. The draft's id: :meth:`Delivery.prepare`. A draft whose id nobody has stored expires unsent.
 3. Each file: its name before its upload, its record after it, and that all are attached: :meth:`.Filling.fill`.
-4. A send begins: :class:`.Sending`. Before each call, the row is read again, and the draft unless it was just filled.
+4. A send begins: :class:`.Sending`. Each call reads the row, and the draft unless it was filled in the last minute.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Delivery:
             log.info("The inputs of draft %s changed before its send", self.memory.transfer_id)
             if self.settle(seen=Seen.DRAFT) is not Act.RETURN:
                 raise
+            check_sent(self.memory, self.known())
         return self.known()
 
     def prepare(self, order: Order) -> Act:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.delivery import Delivery
 
 _SAVE_INTERVAL: Final = 1.0  # seconds between two times at which the files attached so far are stored
-DRAFT_LIFE: Final = 60.0  # seconds after which a draft is read again; before, a send that was refused needs no read
+DRAFT_LIFE: Final = 60.0  # seconds for which a draft that this process has filled need not be read
 
 log: Any = logging.getLogger(__name__)
 
@@ -212,9 +212,8 @@ class Sending:
             version, memory = self._row.read()
             self._row.check_own(memory)
             require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING)
-            if self._draft is None or time.monotonic() >= self._must_read_at:
-                self._draft, self._must_read_at = self._read(), time.monotonic() + DRAFT_LIFE
-            transfer = self._draft
+            is_fresh = time.monotonic() < self._must_read_at
+            transfer = self._draft if self._draft and is_fresh else self._read()
             if not transfer.is_draft:
                 return transfer
             if self._is_outdated():
