@@ -26,7 +26,6 @@ from support.deliveries import BOTH_MODES, DELIVERY
 from support.oracle import says_sent
 from support.provider import Upload, build_new_transfer
 from support.tasks import FakeTaskInstance, again, at_the_next_wait, without_credit
-from support.transfers import replace_file
 
 ANN = "ann@example.com"
 CONNECTION = "AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"
@@ -90,15 +89,6 @@ def test_a_send_that_is_refused_reads_its_draft_again_if_it_may_have_changed(
     sandbox.plan_faults({"kind": "error", "status": 429, "path": "*/send", **refusal})
     ti.run()
     assert [call["method"] for call in sandbox.requests()][3:] == then  # after the draft and two files
-
-
-@BOTH_MODES
-def test_a_file_that_a_person_replaced_right_before_the_send_is_noticed(deliver, sandbox, deferrable) -> None:
-    ti = deliver(deferrable=deferrable)
-    sandbox.plan_faults({"kind": "error", "status": 429, "path": "*/send", "retry_after": "30"})
-    at_the_next_wait(ti.time, lambda: replace_file(sandbox, ti.xcoms["transfer_id"], "a.csv", b"\x07" * 1000))
-    with pytest.raises(AirflowFailException, match="was sent, but .* can be canceled"):
-        ti.run()
 
 
 def test_the_xcom_masks_what_a_log_masks(deliver) -> None:

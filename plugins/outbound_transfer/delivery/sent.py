@@ -24,10 +24,10 @@ def check_sent(memory: Memory, transfer: Transfer) -> None:
     :raises AlreadyDelivered: it was sent before all of them were attached.
     """
     changed_files(memory, memory.entries.values(), None)
-    files = {name: held.id for name, held in memory.held.items()}
+    files = sorted((name, held.size) for name, held in memory.held.items())
     if not is_of(memory, transfer):
         wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
-    elif files and transfer.files is not None and files != {file.name: file.id for file in transfer.files}:
+    elif files and transfer.files is not None and files != sorted((file.name, file.size) for file in transfer.files):
         wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
     else:
         return
