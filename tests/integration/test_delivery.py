@@ -30,7 +30,7 @@ from outbound_transfer.operators.draft import (
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowFailException
-from support.calls import SEND, after
+from support.calls import GET, SEND, after, before
 from support.deliveries import BOTH_MODES, DELIVERY
 from support.keyed_tasks import sqlite_connection
 from support.repository import REPOSITORY
@@ -208,6 +208,13 @@ def test_no_draft_is_sent_before_each_task_that_is_to_attach_has_attached_to_it(
         assert [file["name"] for file in send.run()["files"]] == ["a.csv"]
         return
     with pytest.raises(Exception, match="two"):
+        send.run()
+    sandbox.assert_nothing_sent()
+
+
+def test_a_task_that_airflow_gives_up_while_it_reads_the_draft_sends_nothing(task, make_draft, sandbox) -> None:
+    send = task(SendTransferOperator, transfer_id=make_draft())
+    with before(GET, lambda: setattr(send, "state", "failed")), pytest.raises(Exception, match="given this try up"):
         send.run()
     sandbox.assert_nothing_sent()
 

@@ -250,7 +250,7 @@ class Client:
             error.is_exhausted = (
                 failures >= max_failures
                 or doubts == max_in_doubt
-                or state.upcoming_sleep > MAX_RETRY_AFTER
+                or (error.retry_after or 0.0) > MAX_RETRY_AFTER
                 or waited[False] > policy.timeout
                 or waited[True] > policy.slot_timeout
             )

@@ -208,16 +208,17 @@ class Sending:
     def _begin(self) -> Transfer | None:
         """Store that a send begins, if the draft is what the row says; or return the transfer that was sent before."""
         while True:
-            self._delivery.attempt.check_still_running()
-            version, memory = self._row.read()
-            self._row.check_own(memory)
-            require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING)
             is_fresh = time.monotonic() < self._must_read_at
             transfer = self._draft if self._draft and is_fresh else self._read()
             if not transfer.is_draft:
                 return transfer
             if self._is_outdated():
                 raise DraftOutdated
+            # Last: the calls above may have waited for long.
+            self._delivery.attempt.check_still_running()
+            version, memory = self._row.read()
+            self._row.check_own(memory)
+            require_draft(memory, self._id, Phase.HANDED_ON, Phase.SENDING)
             memory = without_skipped(memory, self._delivery.attempt)
             require_attached(memory, transfer)
             if memory.is_rehearsal:
