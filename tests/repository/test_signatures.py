@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +29,6 @@ from outbound_transfer.transfers.event_feed_to_sql import EventFeedToSqlOperator
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from outbound_transfer.transfers.transfers_to_sql import TransfersToSqlOperator
 from outbound_transfer.triggers.transfer import TransferTrigger
-from support.repository import REPOSITORY
 
 #: The arguments without which each class cannot be made.
 REQUIRED: dict[type, set[str]] = {
@@ -119,26 +115,6 @@ def test_few_classes_of_ours_stand_above_a_class(kind: type) -> None:
 def test_a_misspelt_argument_is_a_type_error(kind: type, wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         kind(task_id="task", **wrong)
-
-
-MISSPELT = """
-from outbound_transfer.operators.draft import AttachFilesOperator
-from outbound_transfer.operators.transfer import DeliverFilesOperator
-from outbound_transfer.sensors.transfer import TransferSensor
-
-AttachFilesOperator(task_id="attach", transfer_id="t", file="a.csv")
-DeliverFilesOperator(task_id="deliver", files="a.csv", subject="S", recipient="ann@example.com", retries=3)
-TransferSensor(task_id="wait", transfer_id="t", on_expird="skip", mode="reschedule")
-"""
-
-
-def test_a_type_checker_reports_each_misspelt_argument(tmp_path: Path) -> None:
-    file = tmp_path / "misspelt.py"
-    file.write_text(MISSPELT)
-    command = (sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", file)
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert re.findall(r"misspelt.py:(\d+): error", done.stdout) == ["6", "7", "8"], done.stdout + done.stderr
-    assert done.stdout.count(" error: ") == 3
 
 
 def test_a_type_checker_knows_the_arguments_of_airflow() -> None:
