@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-faults test-stateful test-crash \
+.PHONY: help setup demo demo-stop check lint format test test-e2e test-long nightly test-package test-versions test-cluster test-model test-mutants test-faults test-stateful test-crash \
 	test-crash-ingest test-fuzz test-fuzz-poll test-fuzz-feed test-fuzz-secrets .azurite .chromium .mariadb \
 	bench-upload bench-uploads bench-import bench-wait bench-cluster bench-ingest bench-query bench-page bench-row sandbox constraints docs clean
 
@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest $(if $(SEED),--hypothesis-profile=chance --hyp
 COVERED := $(if $(COVERAGE),--cov --cov-report=term --cov-report=json:build/coverage.json)
 SEEDED := $(if $(SEED),--seed $(SEED))
 # `make nightly` runs the tests of a change with another seed, and everything that takes too long for a change; the longest first.
-NIGHTLY := test-long test-model test-crash-ingest test-package test-e2e test-faults test-versions test-stateful test test-crash test-cluster \
+NIGHTLY := test-long test-model test-crash-ingest test-package test-e2e test-faults test-versions test-stateful test test-crash test-mutants test-cluster \
 	test-fuzz-poll test-fuzz-feed test-fuzz-secrets test-fuzz check
 
 help: ## Print this list
@@ -97,6 +97,9 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 
 test-model: setup ## All schedules of a delivery on the production code, and again with each rule taken away (about an hour; with a SEED, a third of the rules)
 	$(RUN) -m model $(SEEDED) $(ARGS)
+
+test-mutants: setup ## Changes of the provider's code, one at a time, under the tests that reach each (hours; with a SEED, 40 of 7,000; ARGS="--only delivery.row")
+	$(BIN)/python scripts/mutate.py $(if $(SEED),--sample 40 --seed $(SEED)) $(ARGS)
 
 test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes; with a SEED, a sample)
 	$(RUN) -m resilience.fault_matrix $(if $(SEED),--sample 5000 --seed $(SEED)) $(ARGS)
