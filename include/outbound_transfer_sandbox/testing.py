@@ -45,7 +45,9 @@ class Sandbox:
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call the control API at `path`, below `/_sandbox/`. Returns the JSON response, or None if it has no body."""
         response = self._http.request(method, path, json=body)
-        response.raise_for_status()
+        if response.is_error:
+            said = f"{method} {response.url}: {response.status_code} {response.text}"
+            raise httpx.HTTPStatusError(said, request=response.request, response=response)
         return response.json() if response.content else None
 
     def airflow_connection(self, **extra: object) -> str:

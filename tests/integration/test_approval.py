@@ -289,9 +289,20 @@ def test_a_rehearsal_asks_nobody(deliver, approve, send, person, sandbox, monkey
     sandbox.assert_nothing_sent()
 
 
-@pytest.mark.parametrize("what", ["a clear", "a death", "a death after a rejection"])
-def test_an_answer_that_airflow_took_is_not_lost(deliver, approve, send, person, sandbox, what) -> None:
-    """Another task is cleared meanwhile, or the worker dies as it takes the answer up."""
+def test_nobody_is_asked_about_what_another_index_has_sent(task, deliver, approving, person, report, sandbox) -> None:
+    other = task(DeliverFilesOperator, "deliver", files=str(report), **DELIVERY)
+    other.map_index, deliver.map_index = 0, 1
+    sent, draft = other.run()["id"], deliver.run()
+    approve = approving(draft)
+    approve.map_index = 1
+    with pytest.raises(Exception, match=f"Transfer {sent}, which another task or index of this run has sent"):
+        approve.run()
+    assert (person.shown, sandbox.sent()) == ([], [sent])
+
+
+@pytest.mark.parametrize("what", ["a clear", "a new key", "a death", "a death after a rejection"])
+def test_an_answer_that_airflow_took_is_not_lost(deliver, approve, send, person, sandbox, monkeypatch, what) -> None:
+    """Another task is cleared meanwhile, the API key is rotated, or the worker dies as it takes the answer up."""
     deliver.run()
     is_rejected = "rejection" in what
     person.does = rejects if is_rejected else person.does
@@ -300,6 +311,11 @@ def test_an_answer_that_airflow_took_is_not_lost(deliver, approve, send, person,
         given, approve.person = person.answer("approve"), lambda: person.answer("approve")
         if "death" in what:
             raise ProcessCrashed
+        if what == "a new key":
+            sandbox.revoke_key(sandbox.transfer_api_key)
+            sandbox.transfer_api_key = sandbox.new_key("sender@example.com")
+            monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", sandbox.airflow_connection())
+            return given
         approve.clear_number += 1  # of the run: Airflow counts the clears of all its tasks
         return given
 

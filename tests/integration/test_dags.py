@@ -124,3 +124,13 @@ def test_a_sigterm_ends_the_wait_for_an_answer(run_dag, connection, sandbox, tmp
         signal.signal(signal.SIGTERM, before)
     assert (run.states()["approve"], len(signals)) == ("failed", 1)
     sandbox.assert_nothing_sent()
+
+
+def test_a_wait_for_an_answer_ends_without_one(run_dag, connection, sandbox, tmp_path) -> None:
+    (tmp_path / "a.pdf").write_text("for both")
+    soon = APPROVED.replace("timedelta(days=3)", "timedelta(seconds=1)").replace("retries=3", "retries=0")
+    run = run_dag(soon, conf={"files": str(tmp_path / "*.pdf")})
+    assert {name: run.states()[name] for name in ("approve", "send", "discard")} == {
+        "approve": "failed", "send": "upstream_failed", "discard": "success",
+    }  # fmt: skip
+    sandbox.assert_nothing_sent()

@@ -30,7 +30,7 @@ from outbound_transfer.operators.draft import (
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowFailException
-from support.calls import GET, SEND, after, before
+from support.calls import ATTACH, GET, SEND, ProcessCrashed, after, before, dying_after, intercepted
 from support.deliveries import BOTH_MODES, DELIVERY
 from support.keyed_tasks import sqlite_connection
 from support.repository import REPOSITORY
@@ -252,6 +252,17 @@ def test_a_file_that_is_gone_hides_no_other_that_has_changed(deliver, sandbox, f
     assert sandbox.sent() == [sent]
 
 
+def test_an_attaching_task_that_is_cleared_after_the_send_compares_what_is_left(task, files, sandbox) -> None:
+    draft = task(CreateTransferOperator, "create", **DELIVERY).run()
+    attach = task(AttachFilesOperator, "attach", transfer_id=draft, files=[*files])
+    attach.run()
+    task(SendTransferOperator, "send", transfer_id=draft).run()
+    Path(files[0]).unlink()
+    Path(files[1]).write_bytes(b"corrected")
+    with pytest.raises(AirflowFailException, match=r"other files: b\.csv .*; \S+a\.csv is not there: [^/]+[^.]\. Noth"):
+        again(attach)
+
+
 def lose(*_: Any) -> Any:
     raise httpx.ReadError("reset")
 
@@ -278,6 +289,15 @@ def test_the_log_says_who_has_sent(deliver, task, make_draft, caplog, monkeypatc
     maker = "task" if how == "a clear of the send" else "first"
     told = f"Nothing is sent: transfer {first} (pending), which task {maker} of run run of dag made, was sent before"
     assert re.findall("Nothing .*|Sent transfer|Done", caplog.text) == [told]
+
+
+def test_the_log_says_why_a_draft_is_made_again(deliver, caplog) -> None:
+    caplog.set_level("INFO")
+    ti = deliver()
+    with dying_after(ATTACH), pytest.raises(ProcessCrashed):
+        ti.run()
+    again(ti)
+    assert re.search(r"Draft \S+, which an earlier attempt did not send, is made again", caplog.text)
 
 
 NOTHING = "{{ nothing }}"
@@ -317,6 +337,14 @@ def test_what_a_template_does_not_give_is_refused(rendered, sandbox, arguments, 
 def test_nothing_is_not_sent_as_a_word(rendered, sandbox, files) -> None:
     sent = rendered(files=files, message=NOTHING).run()["id"]
     assert sandbox.transfer(sent)["message"] is None
+
+
+@pytest.mark.parametrize("answer", ["12.50", "1_234", "1e5", "'quoted'"])
+def test_an_answer_is_sent_as_it_is_written(rendered, sandbox, files, answer) -> None:
+    bodies: list[bytes] = []
+    with intercepted(lambda request, make: (bodies.append(request.read()), make())[1]):
+        rendered(files=files, **QUESTION | {"security_answer": answer}).run()
+    assert json.loads(bodies[0])["security_answer"] == answer
 
 
 @pytest.mark.parametrize("wrong", [None, "", "None", ".", 7, {"subject": "Report"}])

@@ -248,6 +248,11 @@ def test_order_and_age_agree(as_user, table) -> None:
     assert re.findall(r'data-label="Age" class="number">\s*<time[^>]+>(\d+ h)', text) == ["4 h", "9 h"]
 
 
+def test_what_waits_for_a_person_links_to_the_question(as_user, table) -> None:
+    table.add("number-1", status="waits for approval", **OF_TASK_OPEN)
+    assert re.search(r'href="\.\./dags/open/runs/[^"/]+/required_actions"', as_user(PAGE).text)
+
+
 def test_the_picture_has_a_bar_for_each_of_thirty_days(as_user, any_table) -> None:
     any_table.make()
     assert "<svg" not in as_user(PAGE).text

@@ -87,6 +87,13 @@ def test_phones_of_a_query_are_masked(deliver, crm, sandbox, caplog) -> None:
     assert redact(PHONE) == redact("15550104478") == "***", "in whatever another library logs"
 
 
+def test_columns_of_a_fixed_width_lose_their_padding(deliver, crm, sandbox) -> None:
+    crm((f"{ANN}         ", "Ann     ", None))
+    deliver().run()
+    (recipient,) = sandbox.transfer(sandbox.sent()[0])["recipients"]
+    assert (recipient["email"], recipient["name"]) == (ANN, "Ann")
+
+
 def test_no_row_is_an_error_or_a_skip_and_nothing_else_can_be_chosen(deliver, crm, sandbox) -> None:
     crm()
     with pytest.raises(AirflowFailException, match="returned no row: nothing is delivered"):

@@ -60,7 +60,7 @@ def changed_files(memory: Memory, entries: Collection[Entry], find_sources: Find
     if gone and not differences:
         log.warning("Could not compare sent files with their sources, which are gone: %s", gone[0])
         return ""
-    return "; ".join([*differences[:5], *map(str, gone[:5])])
+    return "; ".join([*differences[:5], *(str(error).rstrip(".") for error in gone[:5])])
 
 
 def _differences(held: Mapping[str, Held], sources: Sequence[Source]) -> list[str]:

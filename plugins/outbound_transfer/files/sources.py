@@ -101,8 +101,8 @@ def readable(place: object) -> Iterator[None]:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise errors.SourceMissing(
-            f"{place} is not there: {error}. Check the path on this worker (absolute; ~ is not expanded), and the task "
-            "that should have written the file."
+            f"{place} is not there: {error.strerror or error}. Check the path on this worker (absolute; ~ is not "
+            "expanded), and the task that should have written the file."
         ) from None
     except Exception as error:  # each object store's library has its own errors
         raise errors.SourceUnreadable(f"{place} cannot be read: {type(error).__name__} {error}") from error

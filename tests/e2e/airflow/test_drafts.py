@@ -124,7 +124,9 @@ def service(stack: DraftsStack) -> Sandbox:
 def test_what_was_approved_is_sent(stack: DraftsStack, service: Sandbox) -> None:
     run_id = stack.ask()
     service.assert_nothing_sent()
-    assert "Waits for approval" in stack.airflow.deliveries_page()
+    page = stack.airflow.deliveries_page()
+    assert "Waits for approval" in page
+    assert re.search(r'href="\.\./dags/[^"]+/runs/[^"]+/required_actions"', page)
 
     approve, _ = stack.options(run_id)
     stack.answer(run_id, approve)

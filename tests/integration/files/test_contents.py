@@ -101,7 +101,8 @@ def test_a_file_in_an_archive_may_be_larger_than_a_plain_zip_holds(deliver: Deli
 
 @pytest.mark.parametrize(
     "names",
-    [["C:evil.exe"], ["a.txt:stream"], *([f"a{each}b.txt"] for each in '<>"|?*'), ["a."], ["a "], ["A.txt", "a.txt"],
+    [["C:evil.exe"], ["a.txt:stream"], *([f"a{each}b.txt"] for each in '<>"|?*'), ["a."], ["a "], ["CON"], ["aux.csv"],
+     ["com1.tar.gz"], ["A.txt", "a.txt"],
      ["E\u0301.txt", "\xe9.txt"], ["stra\xdfe", "STRASSE"]],
     ids=repr,
 )  # fmt: skip

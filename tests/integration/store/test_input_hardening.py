@@ -57,7 +57,7 @@ def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
     rejected = hook.fetch(REJECTED)
     assert [bytes(row[2]) for row in rejected] == [lines[3], lines[7], lines[8], b"junk"]
     assert rejected[0][3].startswith("the database refused it: ")
-    assert rejected[0][3].isascii()
+    assert rejected[0][3].isascii(), "it quotes the row"
     assert list(feed.find_problems()) == []
     feed.reset(0)
     feed.load_page(page(0, *lines, b"junk"))
@@ -114,6 +114,18 @@ def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) ->
     found = feed.status()
     assert (found.cursor, found.events, found.status) == (0, 0, 200)
     assert "not loaded: PageRefused: the database refuses any row" in str(found.note)
+
+
+def test_the_log_of_polls_has_nobody_whose_row_a_new_column_refuses(hook_of: Callable[[str], Hook]) -> None:
+    """PostgreSQL quotes the whole row."""
+    hook = hook_of("psycopg")
+    feed = tables(hook)
+    hook.run("ALTER TABLE outbound_transfer_events ADD COLUMN owner TEXT NOT NULL")
+    options = {"address": "acme.example.com", "max_pages": None, "max_rejected": None, "sleep": lambda _: None}
+    with pytest.raises(PageRefused) as refused:
+        FeedIngest(lambda _: page(0, event(1, type="ann@example.com")), feed, IngestProgress(), **options).run()  # type: ignore[arg-type]
+    assert "ann" not in f"{refused.value} {feed.status().note}"
+    assert "owner" in str(feed.status().note)
 
 
 def test_the_note_of_a_poll_is_bounded_and_printable(hook: Hook) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +46,7 @@ UNUSABLE = [
     "ftp://h", "file:///etc", "http://", "https:///v1", "http://u:s3cret-key@h", "http://u@h", "http://h?a=b",
     "http://h#f", "http://h:99999", "http://h:x", "http://[::1", "http://[x]", "http://a..b", "::1", "http://h:-1",
     "http://h\0", "http://u:s3cret-key/@h", "h/v1", "https://h/s3cret-key", "http://h/a/b/", "h:8085/transfers",
-    "", "http://" + "a" * 64,
+    "", "http://" + "a" * 64, "my host", "http://h h",
 ]  # fmt: skip
 
 
@@ -110,7 +111,8 @@ def test_a_link_leads_to_the_web_application_and_else_to_the_service() -> None:
 
 def test_an_extra_that_is_no_json_is_not_taken_for_an_empty_one() -> None:
     """Airflow logs it, and takes it for empty: the certificate would be checked, or the event key be missing."""
-    for extra in (f"{{event_api_key: {SECRET}}}", "verify=false", "{'verify': false}"):
+    twice = json.dumps(json.dumps({"verify": False}))
+    for extra in (f"{{event_api_key: {SECRET}}}", "verify=false", "{'verify': false}", "[]", twice):
         with pytest.raises(InvalidSettings, match="must be a JSON object"):
             settings_of(extra=extra)
     assert all(settings_of(extra=extra).verify for extra in ("{}", "", None))
@@ -118,7 +120,7 @@ def test_an_extra_that_is_no_json_is_not_taken_for_an_empty_one() -> None:
 
 def test_a_connection_of_another_type_is_refused() -> None:
     for kind in ("http", "generic", "", None):
-        with pytest.raises(InvalidSettings, match="type must be outbound_transfer .* not"):
+        with pytest.raises(InvalidSettings, match="type must be .* .in a URI outbound-transfer://., not"):
             settings_of(conn_type=kind)
 
 

@@ -28,6 +28,7 @@ from outbound_transfer.operators.recipients import (
 )
 from outbound_transfer.operators.redelivery import remind_recipients
 from outbound_transfer.operators.transfer import DeliverFilesOperator
+from outbound_transfer.sensors.transfer import TransferSensor
 from outbound_transfer.transfers.sql_to_outbound_transfer import SqlToOutboundTransferOperator
 from support.provider import build_new_transfer
 
@@ -98,6 +99,14 @@ def test_a_text_that_a_native_template_makes_a_number_is_refused(argument: str) 
     deliver.render_template_fields({"x": 0.5}, dag.get_template_env())  # type: ignore[typeddict-unknown-key]
     with pytest.raises(InvalidDelivery, match=f"^{argument} must be text, not float: quote it within the template"):
         check_all(deliver, deliver.checks)
+
+
+@pytest.mark.parametrize("given", [{"on_expired": "succeed"}, {"accept_partial": True}, {"timeout": 60.0}])
+def test_default_args_for_waits_do_not_stop_a_delivery_that_does_not_wait(given: dict[str, Any]) -> None:
+    with DAG("dag", schedule=None, default_args=given):
+        deliver = DeliverFilesOperator(task_id="deliver", files="a.csv", **NEW)
+        TransferSensor(task_id="wait", transfer_id=deliver.output)
+    check_all(deliver, deliver.checks)
 
 
 def test_a_reminder_does_not_take_what_default_args_have_for_deliveries() -> None:

@@ -184,6 +184,9 @@ def test_a_page_replaces_the_one_before_and_those_of_yesterday(tmp_path: Path, m
     monkeypatch.setattr(reader, "MAX_SECONDS", 60.0)  # a busy machine is no silent database
     one = shared(SqliteFileHook(tmp_path / "pages.db"))
     one.keep("partial ", READ)
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"pending" in stored
+    assert (b"ann@" in stored, b"secret" in stored) == (False, False)
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 100_000)
     for _ in range(2):
