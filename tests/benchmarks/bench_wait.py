@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from benchmarks.simulated_waiters import simulated
-from benchmarks.waiters import Result, Waiting, WaitStack, ending, ours, prepare
+from benchmarks.waiters import Result, Waiting, WaitStack, ending, memory_of, ours, prepare
 from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.many_sandboxes import running_stack
@@ -106,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulated", type=int, default=5_000, help="waiting triggers in one process")
     parser.add_argument("--waits", type=int, default=1_000)
+    parser.add_argument("--idle", type=int, default=100, help="triggers that do nothing, whose memory is compared")
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two looks")
     parser.add_argument("--seconds", type=float, default=600.0, help="over which the transfers end")
     parser.add_argument(
@@ -120,13 +121,16 @@ def main() -> None:
         running_stack(Path(folder), reporter, 1, Signals(), kind=WaitStack) as stack,
     ):
         found += stack.sandboxes
-        stack.wait_for_dags(stack.airflow, "waits", "peer", "meter")
+        stack.wait_for_dags(stack.airflow, "waits", "peer", "idle", "meter")
+        idle, first = memory_of(stack, "idle", arguments.idle), memory_of(stack, "waits", 1)
+        reporter.say(f"The first wait takes {first / 2**20:.0f} MiB, an idle trigger {idle / 1024:.1f} KiB")
         sent = prepare(stack, arguments.waits)
         reporter.say(f"Sent {arguments.waits} transfers")
         meter = stack.airflow.trigger("meter", {})
         lines.append(f"TransferSensor: {arguments.waits} waits, a look every {arguments.interval:.0f} s,")
         lines.append(f"ends spread over {arguments.seconds:.0f} s, 60 calls a minute allowed")
         lines += lines_of(ours(stack, sent, arguments.seconds, reporter.say, lambda: None))
+        lines.append(f"an idle trigger    {idle / 1024:>8.1f} KiB of that, which is Airflow's own")
         lines.append(stalls_of(stack, meter))
         if arguments.peer_seconds:
             lines += ["", f"HttpSensor: the same, given up after {arguments.peer_seconds:.0f} s"]

@@ -19,7 +19,7 @@ SHORT_FORMS = {
     "bench_row": "--rounds 1",
     "bench_upload": "--mib 1",
     "bench_uploads": "--mb 1",
-    "bench_wait": "--simulated 100 --waits 20 --interval 2 --seconds 10 --peer-seconds 10",
+    "bench_wait": "--simulated 100 --waits 20 --interval 2 --seconds 10 --peer-seconds 10 --idle 5",
 }
 
 

@@ -141,6 +141,18 @@ def ours(
     return Result(waits, count, time.time() - began, made, sorted(_delays(waits, sent)), memory)
 
 
+def memory_of(stack: WaitStack, dag_id: str, count: int) -> float:
+    """The bytes by which the triggerer grows for each of so many waits, beside what the first one brings along."""
+    for number in (1, count):
+        prepare(stack, number)
+        before, waits = stack.triggerer_memory(), Waiting(stack, dag_id)
+        waits.start()
+        waits.until(lambda states, number=number: states["deferred"] == number, 600, lambda _: None)  # type: ignore[misc]
+        time.sleep(2 * stack.interval)
+        grown = (stack.triggerer_memory() - before) / number
+    return grown
+
+
 @contextmanager
 def ending(sandbox: Sandbox, sent: list[str], seconds: float, ended: dict[str, float]) -> Iterator[None]:
     thread = threading.Thread(target=spread, args=(sandbox, sent, seconds, ended))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.http.sensors.http import HttpSensor
+from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 from airflow.sdk import DAG, BaseOperator, task
 
 from outbound_transfer.sensors.transfer import TransferSensor
@@ -25,6 +27,16 @@ class Metered(BaseOperator):
 
     def done(self, context: Any, event: Any) -> Any:
         return event
+
+
+class Idle(BaseOperator):
+    """Waits for a day, by a trigger of Airflow's own that does nothing."""
+
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=TimeDeltaTrigger(timedelta(days=1)), method_name="done")
+
+    def done(self, context: Any, event: Any) -> None:
+        pass
 
 
 @task
@@ -47,6 +59,9 @@ with DAG("peer", schedule=None, catchup=False):
     HttpSensor.partial(
         task_id="wait", http_conn_id="peer", method="GET", deferrable=True, poke_interval=INTERVAL
     ).expand(endpoint=transfers())
+
+with DAG("idle", schedule=None, catchup=False):
+    Idle.partial(task_id="wait").expand(doc_md=transfers())
 
 with DAG("meter", schedule=None, catchup=False):
     Metered(task_id="measure")
