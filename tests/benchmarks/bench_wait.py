@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulated", type=int, default=5_000, help="waiting triggers in one process")
     parser.add_argument("--waits", type=int, default=1_000)
-    parser.add_argument("--idle", type=int, default=100, help="triggers that do nothing, whose memory is compared")
+    parser.add_argument("--idle", type=int, default=1_000, help="triggers that do nothing, whose memory is compared")
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two looks")
     parser.add_argument("--seconds", type=float, default=600.0, help="over which the transfers end")
     parser.add_argument(
