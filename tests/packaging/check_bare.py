@@ -61,8 +61,8 @@ def find_examples() -> None:
 
 
 #: What some modules are built on. They are imported only where that is installed: OpenLineage's provider asks for its
-#: own, and the operator for Iceberg says which extra is missing.
-_OF_EXTRAS: Final = ("airflow.providers.openlineage", "openlineage", "pyarrow", "pyiceberg")
+#: own, and the operators for Iceberg and for queries say which extra is missing.
+_OF_EXTRAS: Final = ("airflow.providers.openlineage", "openlineage", "pyarrow", "pyiceberg", "xlsxwriter")
 
 
 def import_everything() -> None:
