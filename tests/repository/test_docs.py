@@ -107,9 +107,11 @@ def test_the_reference_describes_each_method_of_the_hook() -> None:
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.name)
-def test_each_module_of_the_reference_exists(page: Path) -> None:
-    for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE):
+def test_each_module_of_the_reference_exists_and_a_git_host_shows_where(page: Path) -> None:
+    names = re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)
+    for name in names:
         assert pkgutil.resolve_name(name)
+    assert not names or f"/reference/{page.stem}/). Source: [" in page.read_text()
 
 
 # Errors

@@ -101,6 +101,15 @@ def test_a_text_that_a_native_template_makes_a_number_is_refused(argument: str) 
         check_all(deliver, deliver.checks)
 
 
+def test_a_name_that_a_native_template_makes_a_number_is_refused() -> None:
+    recipients = [{"email": "ann@example.com", "name": "{{ x }}"}]
+    with DAG("dag", schedule=None, render_template_as_native_obj=True) as dag:
+        deliver = DeliverFilesOperator(task_id="task", files="a.csv", **NEW | {"recipients": recipients})
+    deliver.render_template_fields({"x": 0.5}, dag.get_template_env())  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(InvalidDelivery, match=r"recipient 1: .* got `float` - at `\$\.name`"):
+        check_all(deliver, deliver.checks)
+
+
 @pytest.mark.parametrize("given", [{"on_expired": "succeed"}, {"accept_partial": True}, {"timeout": 60.0}])
 def test_default_args_for_waits_do_not_stop_a_delivery_that_does_not_wait(given: dict[str, Any]) -> None:
     with DAG("dag", schedule=None, default_args=given):
