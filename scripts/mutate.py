@@ -36,7 +36,7 @@ only_mutate = [
 also_copy = ["include", "scripts", "docs", "constraints.txt", "Makefile", "README.md"]
 # The words of errors and logs.
 do_not_mutate_patterns = ['^\s*f?"', '^\s*raise ', '\blog\.']
-# Without tests that read the code itself, those that wait, and databases whose servers or files cost a second for each mutant.
+# Without tests that read the code itself, those that wait, and databases that take a second for each mutant.
 pytest_add_cli_args = [
     "-m", "not e2e and not slow and not nightly",
     "-k", "not taken_away and not exception_anywhere and not database_that_is_down and not duckdb and not mysql",
