@@ -113,6 +113,7 @@ def test_the_plugin_loads_nothing_but_itself(tmp_path: Path) -> None:
 SCAN = """
 import collections, json, os, sys
 os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = sys.argv[1]
+sys.path.insert(0, sys.argv[1])
 from airflow import plugins_manager
 plugins_manager.ensure_plugins_loaded()
 import outbound_transfer.operators.transfer, outbound_transfer.sensors.transfer
