@@ -130,7 +130,7 @@ def main() -> None:
         lines.append(f"TransferSensor: {arguments.waits} waits, a look every {arguments.interval:.0f} s,")
         lines.append(f"ends spread over {arguments.seconds:.0f} s, 60 calls a minute allowed")
         lines += lines_of(ours(stack, sent, arguments.seconds, reporter.say, lambda: None))
-        lines.append(f"an idle trigger    {idle / 1024:>8.1f} KiB of that, which is Airflow's own")
+        lines.append(f"an idle trigger    {idle / 1024:>8.1f} KiB, which is Airflow's own")
         lines.append(stalls_of(stack, meter))
         if arguments.peer_seconds:
             lines += ["", f"HttpSensor: the same, given up after {arguments.peer_seconds:.0f} s"]

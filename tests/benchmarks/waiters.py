@@ -147,7 +147,7 @@ def memory_of(stack: WaitStack, dag_id: str, count: int) -> float:
         prepare(stack, number)
         before, waits = stack.triggerer_memory(), Waiting(stack, dag_id)
         waits.start()
-        waits.until(lambda states, number=number: states["deferred"] == number, 600, lambda _: None)  # type: ignore[misc]
+        waits.until(lambda states, number=number: states["deferred"] == number, 1_800, lambda _: None)  # type: ignore[misc]
         time.sleep(2 * stack.interval)
         grown = (stack.triggerer_memory() - before) / number
     return grown
