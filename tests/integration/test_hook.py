@@ -136,7 +136,7 @@ def test_the_log_of_the_http_library_shows_no_key_that_a_peer_sends_back(monkeyp
     with serving(send_back) as server:
         peer = {"conn_type": "outbound_transfer", "host": server.url(), "password": "otk_5f1c09d2e7ab"}
         monkeypatch.setenv("AIRFLOW_CONN_PEER", json.dumps(peer))
-        with pytest.raises(CallError):
-            OutboundTransferHook("peer").get_transfer("t")
+        with pytest.raises(CallError), OutboundTransferHook("peer") as hook:
+            hook.get_transfer("t")
     assert "(b'X-Echo', b'Bearer ***')" in caplog.text
     assert "otk_" not in caplog.text

@@ -8,6 +8,7 @@ Airflow and the sandbox then jump to the first of these ends.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import queue
 import selectors
@@ -41,6 +42,7 @@ _WAITING = {
 
 _REAL_TIME, _REAL_MONOTONIC, _REAL_SLEEP = time.time, time.monotonic, time.sleep
 _REAL_WAIT = threading.Condition.wait
+_LOOKING = threading.Lock()
 
 
 @dataclass(eq=False)
@@ -95,7 +97,7 @@ class VirtualTime:
 
     @contextmanager
     def running(self) -> Iterator[VirtualTime]:
-        threads = {thread for thread, frame in sys._current_frames().items() if not _is_of_a_pool(frame)}
+        threads = {thread for thread, frame in _frames().items() if not _is_of_a_pool(frame)}
         known = {thread.ident: thread for thread in threading.enumerate()}
         others = {thread for thread in threads if not self._is_of_the_service(thread)} - {threading.get_ident()}
         self._strangers = {thread: known.get(thread) for thread in others}
@@ -175,7 +177,7 @@ class VirtualTime:
         if self._in_flight:
             return False
         asleep = {thread for _, thread in list(self._alarms.values())}
-        frames = sys._current_frames()
+        frames = _frames()
         return all(
             thread in asleep or self._is_stranger(thread) or _is_waiting(frame) for thread, frame in frames.items()
         )
@@ -219,7 +221,7 @@ class VirtualTime:
 
     @staticmethod
     def _is_of_the_service(thread: int) -> bool:
-        frame: FrameType | None = sys._current_frames().get(thread)
+        frame: FrameType | None = _frames().get(thread)
         while frame:
             if "uvicorn" in frame.f_code.co_filename or "anyio" in frame.f_code.co_filename:
                 return True
@@ -231,6 +233,16 @@ def _is_waiting(frame: FrameType) -> bool:
     if _is_of_a_pool(frame):  # and waits if there is nothing to do
         return frame.f_locals["work_queue"].empty() and not frame.f_locals.get("work_item")
     return _place(frame) in _WAITING
+
+
+def _frames() -> dict[int, FrameType]:
+    """What each thread is at. A garbage collection meanwhile is a deadlock in Python 3.11.7 (gh-106883)."""
+    with _LOOKING:
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            gc.enable()
 
 
 def _is_of_a_pool(frame: FrameType) -> bool:
