@@ -1,6 +1,6 @@
 """Deliver real files with a real Airflow, from disk to warehouse, and check what came of it (`make demo`).
 
-Starts the sandbox and Airflow (API server, scheduler, DAG processor, triggerer) in `.demo/`, runs the DAGs
+Starts the sandbox and Airflow (API server, scheduler, Dag processor, triggerer) in `.demo/`, runs the Dags
 `deliver_files`, `ingest_event_feed` and `ingest_transfers`, lets recipients collect, and reports. Exit code: 0 when
 every claim of the report is so, 1 when not, 2 when it cannot begin, 130 on Ctrl-C.
 """
@@ -31,7 +31,7 @@ WITH_DEADLINE = "deliver_with_deadline.py"
 
 
 class DemoStack(Stack):
-    """The stack, with those DAGs of `dags/` that this version of Airflow can run."""
+    """The stack, with those Dags of `dags/` that this version of Airflow can run."""
 
     def settings(self) -> dict[str, str]:
         is_older = tuple(map(int, version("apache-airflow").split(".")[:2])) < (3, 2)

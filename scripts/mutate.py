@@ -39,7 +39,8 @@ do_not_mutate_patterns = ['^\s*f?"', '^\s*raise ', '\blog\.']
 # Without tests that read the code itself, those that wait, and databases that take a second for each mutant.
 pytest_add_cli_args = [
     "-m", "not e2e and not slow and not nightly",
-    "-k", "not taken_away and not exception_anywhere and not database_that_is_down and not duckdb and not mysql",
+    "-k", "not (taken_away or exception_anywhere or database_that_ or duckdb or mysql or psycopg)",
+    "--timeout", "20",
 ]
 pytest_add_cli_args_test_selection = [
     "tests/unit/client",

@@ -36,7 +36,7 @@ class Delivery:
         return [recipient if isinstance(recipient, str) else recipient["email"] for recipient in self.recipients]
 
     def conf(self) -> dict[str, Any]:
-        """The delivery as a parameter of the DAG."""
+        """The delivery as a parameter of the Dag."""
         return {"subject": self.subject, "recipients": list(self.recipients), "files": list(self.patterns)}
 
     def contents(self) -> dict[str, tuple[int, str]]:
