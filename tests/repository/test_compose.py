@@ -50,6 +50,12 @@ def test_every_variable_is_required_or_has_a_default() -> None:
         assert "$" not in VARIABLE.sub("", text), text
 
 
+def test_the_image_can_send_the_metrics_that_compose_offers() -> None:
+    """The slim image has no StatsD client: the scheduler would not start."""
+    assert "${STATSD_ON:-False}" in texts(COMPOSE)
+    assert "[statsd]==${AIRFLOW_VERSION}" in DOCKERFILE
+
+
 def test_no_secret_has_a_default() -> None:
     secrets = {name: how for name, how in variables().items() if re.search("PASSWORD|KEY|SECRET", name)}
     assert len(secrets) >= 8
