@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
-_SERVER_PACKAGES: Final = ("httptools", "jinja2", "starlette", "uvicorn", "uvloop")
+_PACKAGES: Final = ("email_validator", "httptools", "httpx", "jinja2", "msgspec", "starlette", "uvicorn", "uvloop")
 
 
 def explain_missing_packages() -> str | None:
-    """Return how to install the packages of the server that are missing; None if there are all of them."""
-    missing = [name for name in _SERVER_PACKAGES if find_spec(name) is None]
+    """Return how to install the packages that are missing; None if none is."""
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
     if not missing:
         return None
     return (

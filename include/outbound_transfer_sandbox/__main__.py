@@ -17,15 +17,15 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from . import explain_missing_packages
-from .domain import defaults
-from .service.sandbox import SandboxService
-from .store.database import DataInUse
 
 if problem := explain_missing_packages():
     sys.exit(f"outbound-transfer-sandbox: {problem}")
 else:
+    from .domain import defaults
     from .server.app import create_app
     from .server.uvicorn import Server, base_url, listen
+    from .service.sandbox import SandboxService
+    from .store.database import DataInUse
 
 
 #: As in `make sandbox`: whoever starts the sandbox again finds the keys and transfers of before.
