@@ -55,7 +55,7 @@ statement.
         SqlToOutboundTransferOperator(
             task_id="deliver",
             sql_conn_id=SQL_CONN_ID,
-            # ds_add fails for what is no day: others may announce partitions, too.
+            # ds_add fails for anything but a day: others may announce partitions, too.
             sql="""
                 SELECT type, count(*) AS events FROM outbound_transfer_events
                 WHERE occurred_at >= '{{ macros.ds_add(dag_run.partition_key, 0) }}T00:00:00+00:00'

@@ -17,7 +17,7 @@ with DAG(
     doc_md="""
 ### Delete old rows
 
-An example of `outbound-transfer retention` as a DAG: events and polls that were stored more than `days` ago are
+An example of `outbound-transfer retention` as a Dag: events and polls that were stored more than `days` ago are
 deleted, and the recipients of finished transfers that were sent before that are erased. The
 newest page of each feed stays, so that the next ingestion goes on as before.
 """,

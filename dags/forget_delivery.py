@@ -12,7 +12,7 @@ with DAG(
     doc_md="""
 ### Forget a delivery
 
-An example of `outbound-transfer deliveries forget` as a DAG. What was sent stays sent; the task that it names delivers
+An example of `outbound-transfer deliveries forget` as a Dag. What was sent stays sent; the task that it names delivers
 again when it is cleared, and the account is billed again. If it is not known whether the transfer was sent, look in the
 service's web application first.
 """,

@@ -24,8 +24,8 @@ with DAG(
     doc_md="""
 ### Process new events
 
-An example of a DAG that is scheduled on the events' table. The asset event of each ingestion contains the cursor
-range that it loaded, and this DAG reads the rows in that range.
+An example of a Dag that is scheduled on the events' table. The asset event of each ingestion contains the cursor
+range that it loaded, and this Dag reads the rows in that range.
 """,
 ):
 

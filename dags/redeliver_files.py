@@ -41,7 +41,7 @@ with DAG(
 Delivers the files of a transfer to those of its recipients who have not picked it up, with "Once more: " before its
 subject. The task is skipped if everybody has. It fails if the files have other names or sizes than the transfer's.
 
-Deliver only what may be sent with the account's default security, or set `SECURITY` in the DAG file: the service does
+Deliver only what may be sent with the account's default security, or set `SECURITY` in the Dag file: the service does
 not return the security option of a transfer.
 """,
 ):

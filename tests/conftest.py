@@ -69,7 +69,7 @@ def _let_go_of_duckdb() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs a DAG, what repeats a test with another driver or database, and what the night is for."""
+    """Mark what runs a Dag, what repeats a test with another driver or database, and what the night is for."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if any(isinstance(value, str) and value in SECOND_DRIVERS for value in parameters.values()):

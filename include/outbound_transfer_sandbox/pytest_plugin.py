@@ -1,4 +1,4 @@
-"""Fixtures for tests of DAGs against the sandbox. pytest loads this plugin if the package is installed.
+"""Fixtures for tests of Dags against the sandbox. pytest loads this plugin if the package is installed.
 
 `transfer_sandbox` is an empty sandbox for each test, in this process and on a free port. It is a `testing.Sandbox`: it
 has the control API as methods (`advance_clock`, `pickup`, `patch_account`, `plan_faults`, …) and assertions about what

@@ -1,4 +1,4 @@
-"""Every error that this provider raises for a DAG to catch, and what an error says of its transfer."""
+"""Every error that this provider raises for a Dag to catch, and what an error says of its transfer."""
 # ruff: noqa: F403, F405
 
 from __future__ import annotations

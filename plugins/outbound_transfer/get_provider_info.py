@@ -24,7 +24,7 @@ _INFO: dict[str, Any] = {
     "integrations": [
         {
             "integration-name": _SERVICE,
-            "external-doc-url": "https://account.example.com/",
+            "external-doc-url": "https://example.github.io/airflow-provider-outbound-transfer/",
             "logo": "/docs/images/logo.svg",
             "how-to-guide": ["/docs/operators.md"],
             "tags": ["service"],
@@ -119,8 +119,8 @@ _INFO: dict[str, Any] = {
                     default="False",
                 ),
                 "deliveries_conn_id": _option(
-                    "Connection of the SQL database with the table of deliveries: what tasks remember from try to "
-                    "try, and what the page shows. PostgreSQL, MySQL, MariaDB or SQLite. Needed unless all of "
+                    "Connection of the SQL database with the table of deliveries: what tasks remember from attempt to "
+                    "attempt, and what the page shows. PostgreSQL, MySQL, MariaDB or SQLite. Needed unless all of "
                     "Airflow runs on one machine, with its SQLite database airflow.db in AIRFLOW_HOME and the "
                     "LocalExecutor: the table is then in the file outbound_transfer.db beside it. Triggerers share "
                     "the pages of their polls in the same database.",

@@ -22,7 +22,7 @@ from support.deliveries_table import DeliveriesTable
 from support.postgres import running_server
 from support.warehouses import Hook, sqlite_hook
 
-#: Of so many DAGs, one is of nobody's who asks: Airflow does not know it.
+#: Of so many Dags, one is of nobody's who asks: Airflow does not know it.
 DAGS = ("deliver_files", "deliver_files", "deliver_files", "forgotten")
 
 

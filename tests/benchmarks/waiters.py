@@ -23,7 +23,7 @@ RECIPIENT = "ann@example.com"
 
 
 class WaitStack(ManySandboxesStack):
-    """A real Airflow with one sandbox, and the DAGs of ``wait_dags``."""
+    """A real Airflow with one sandbox, and the Dags of ``wait_dags``."""
 
     interval = 60.0
     gateway = ""
@@ -58,7 +58,7 @@ class WaitStack(ManySandboxesStack):
 
 @dataclass
 class Waiting:
-    """One DAG's waits, from their start to their end."""
+    """One Dag's waits, from their start to their end."""
 
     stack: WaitStack
     dag_id: str

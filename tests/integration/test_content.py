@@ -58,7 +58,7 @@ def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
         ({"name": "a", "contents": SECRET}, "not 'contents'"),
         ([{"name": "a", "data": SECRET.encode(), "path": "x"}], "not 'data'"),
         ({"name": "a", "content": SECRET, "path": "x"}, 'it has "name" and "content"'),
-        ([content("x"), {"path": "/etc/hostname", "name": "a.csv"}], "two files have one name"),
+        ([content("x"), {"path": "/etc/hostname", "name": "a.csv"}], "two files have the same name"),
         (SECRET.encode(), "not bytes"),
         ([bytearray(SECRET.encode())], "not bytearray"),
         ([f"{SECRET}\0"], "text with a null character"),

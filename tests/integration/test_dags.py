@@ -1,4 +1,4 @@
-"""DAGs of ``dags/`` in a real Airflow. Those of approvals, reminders and days are in ``tests/e2e/airflow``."""
+"""Dags of ``dags/`` in a real Airflow. Those of approvals, reminders and days are in ``tests/e2e/airflow``."""
 
 from __future__ import annotations
 

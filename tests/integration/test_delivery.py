@@ -259,7 +259,7 @@ def test_an_attaching_task_that_is_cleared_after_the_send_compares_what_is_left(
     task(SendTransferOperator, "send", transfer_id=draft).run()
     Path(files[0]).unlink()
     Path(files[1]).write_bytes(b"corrected")
-    with pytest.raises(AirflowFailException, match=r"other files: b\.csv .*; \S+a\.csv is not there: [^/]+[^.]\. Noth"):
+    with pytest.raises(AirflowFailException, match=r"other files: b\.csv .*; \S+a\.csv does not exist: [^/]+[^.]\. No"):
         again(attach)
 
 

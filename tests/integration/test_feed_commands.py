@@ -1,4 +1,4 @@
-"""`outbound-transfer feed …`, transfers as tables, and DAGs that run when events were landed."""
+"""`outbound-transfer feed …`, transfers as tables, and Dags that run when events were landed."""
 
 from __future__ import annotations
 

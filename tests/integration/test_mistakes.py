@@ -28,7 +28,7 @@ ANN = "ann@example.com"
 
 
 class Newcomer:
-    """Makes mistakes, by the operators, the hook and the commands that a DAG or a terminal would use."""
+    """Makes mistakes, by the operators, the hook and the commands that a Dag or a terminal would use."""
 
     def __init__(self, sandbox: Sandbox, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sandbox, self.folder, self.monkeypatch = sandbox, folder, monkeypatch
@@ -142,7 +142,7 @@ MAKES: dict[str, Callable[[Newcomer], object]] = {
 SAID = """
 a host that does not exist: create: no connection to https://transfers.invalid: ConnectError … Are scheme (http or
    https), host and port of the Airflow connection right?
-a path in the host: the host must hold no path: give the site's address alone, such as https://account.example.com
+a path in the host: the host must not contain a path: give the site's address alone, such as https://account.example.com
 the key in Login instead of Password: the connection's password (the transfer API key) is not set. Enter the key in
    that field; others are not read
 a key that was revoked: 401 invalid_api_key: … Check the API key of the Airflow connection: it is missing, malformed,
@@ -155,12 +155,12 @@ a connection id that does not exist: The conn_id `transfers` isn't defined
 a connection type that does not exist: Unknown hook type "postgre"
 a pattern that matches nothing: no file matches '…/*.pdf'. Check the folder on this worker, the pattern, and the task
    that should have written the files.
-a file that does not exist: …/raport.csv is not there: … Check the path on this worker (absolute; ~ is not expanded),
+a file that does not exist: …/raport.csv does not exist: … Check the path on this worker (absolute; ~ is not expanded),
    and the task that should have written the file.
 a folder as a file: … is a folder. For the files in it, name a pattern: …/*
 files from a task that returned nothing: files is empty: a transfer without files cannot be sent. If it comes from a
    task, check what that returned.
-two files of one name: two files have one name, 'report.csv', and the service would keep only the first: …; …. Set
+two files of one name: two files have the same name, 'report.csv', and the service would keep only the first: …; …. Set
    "name" on one of them; …
 a file over the account's limit: 413 file_too_large: 'report.csv': … The file is over the account's per-file limit;
    split it or have the limit raised.

@@ -120,7 +120,7 @@ def sent(connection, sandbox) -> str:
 
 @pytest.fixture
 def pushed(monkeypatch, sent) -> dict[str, Any]:
-    """The XComs of the run ``monday`` of the DAG ``board``."""
+    """The XComs of the run ``monday`` of the Dag ``board``."""
     of_send = {"id": sent, "status": "pending"}
     pushed = {("deliver", "transfer_id"): sent, ("create", "return_value"): sent, ("send", "return_value"): of_send}
 
@@ -176,7 +176,7 @@ def test_an_error_without_a_transfer_is_notified(mail, connection, monkeypatch, 
     send(TransferSmtpNotifier(to=[ANN, BOB], title="Failed"), {"ti": ti, "exception": of_another_task})
     before_its_draft, other = mail.parsed()
     assert before_its_draft["Subject"] == "Failed without a transfer"
-    assert "none.csv is not there" in before_its_draft.get_content()
+    assert "none.csv does not exist" in before_its_draft.get_content()
     assert other["Subject"] == "Failed"
     assert "Reason: no such password: ***<" in other.get_content()
 

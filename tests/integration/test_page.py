@@ -34,7 +34,7 @@ OF_TASK_OPEN: dict[str, Any] = {"dag_id": "open", "conn_id": "plain", "run_id": 
 
 @pytest.fixture(scope="module")
 def airflow(airflow_database: None) -> Iterator[TestClient]:
-    """Airflow's application as its API server makes it, with two DAGs in its database."""
+    """Airflow's application as its API server makes it, with two Dags in its database."""
     from airflow.api_fastapi.app import create_app
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
@@ -52,7 +52,7 @@ def airflow(airflow_database: None) -> Iterator[TestClient]:
 
 @pytest.fixture
 def as_user(airflow, monkeypatch) -> Callable[..., Any]:
-    """A GET by a user who may read the DAG "open" alone; of the rest the simple auth manager's roles decide."""
+    """A GET by a user who may read the Dag "open" alone; of the rest the simple auth manager's roles decide."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -103,7 +103,7 @@ def fill(table: DeliveriesTable) -> None:
     table.add("t-open", **OF_TASK_OPEN)
     table.add("t-set", **OF_TASK_OPEN | {"conn_id": "set", "run_id": "../.."})
     table.add("t-secret", **OF_TASK_OPEN | {"conn_id": "set", "dag_id": "secret"})
-    table.add("t-gone", **OF_TASK_OPEN | {"conn_id": "set", "dag_id": "of no DAG any more"})
+    table.add("t-gone", **OF_TASK_OPEN | {"conn_id": "set", "dag_id": "of no Dag any more"})
     table.add(
         HOSTILE,
         **OF_TASK_OPEN | {"conn_id": "hostile", "subject": HOSTILE * 500, "error": HOSTILE, "status": HOSTILE},
@@ -137,7 +137,7 @@ def test_a_task_instance_is_shown_to_who_may_read_its_dag(as_user, table) -> Non
     answer = as_user(TASK, dag_id="open", **OF_TASK)
     assert (answer.status_code, "t-open" in answer.text, "t-set" in answer.text) == (200, True, False)
     assert_guarded(answer)
-    for dag_id in ("secret", "of no DAG any more", "~", ""):
+    for dag_id in ("secret", "of no Dag any more", "~", ""):
         refused = as_user(TASK, dag_id=dag_id, **OF_TASK)
         assert (refused.status_code, "t-secret" in refused.text) == (403, False)
     for first, last in (("open", "secret"), ("secret", "open")):  # checked as it is read

@@ -119,7 +119,7 @@ def test_a_rehearsal_of_three_tasks(time, sandbox, rehearse, files, ends) -> Non
     assert (result["id"], len(result["files"])) == (draft, 2)
     rehearse(False)
     create.clear()
-    create.upstream = {"send": send}  # the other tasks of the DAG
+    create.upstream = {"send": send}  # the other tasks of the Dag
     assert create.run() != draft, "what was only rehearsed may be made again"
 
 

@@ -66,7 +66,7 @@ REMIND = 'remind = remind_recipients(deliver, task_id="remind")'
 
 @pytest.fixture
 def run(run_dag, connection, sandbox, tmp_path, monkeypatch) -> Callable[..., Run]:
-    """Run a DAG of such lines, and what they are about."""
+    """Run a Dag of such lines, and what they are about."""
     file, database = tmp_path / "a.csv", tmp_path / "rows.db"
     with closing(sqlite3.connect(database)) as connected, connected:
         connected.execute("CREATE TABLE orders (id INTEGER)")
@@ -208,7 +208,7 @@ def test_a_reminder_of_what_delivers_nothing_or_is_mapped_is_refused_at_parsing(
         mapped = DeliverFilesOperator.partial(task_id="mapped", **DELIVER).expand(message=["1", "2"])
         deliver = DeliverFilesOperator(task_id="deliver", **DELIVER)
         for wrong in (send, mapped, mapped.output, "deliver"):
-            with pytest.raises(InvalidDelivery, match="is no task that delivers, or it is mapped"):
+            with pytest.raises(InvalidDelivery, match="does not deliver, or it is mapped"):
                 remind_recipients(wrong, task_id="wrong")
 
         @task_group

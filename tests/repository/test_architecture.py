@@ -1,4 +1,4 @@
-"""What DAGs may import. The packages' own rules are contracts in pyproject.toml, which ``make check`` keeps."""
+"""What Dags may import. The packages' own rules are contracts in pyproject.toml, which ``make check`` keeps."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ ENTRANCES = [
     "outbound_transfer.transfers.event_feed_to_sql",
 ]
 
-#: What a DAG file's import may load beyond Airflow and the standard library: these small modules and no others.
+#: What a Dag file's import may load beyond Airflow and the standard library: these small modules and no others.
 LIGHT = {"outbound_transfer", "airflow"}
 
 ADDED = """

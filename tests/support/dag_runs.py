@@ -1,4 +1,4 @@
-"""DAGs run in a real Airflow: its task runner, its execution API, its metadata database."""
+"""Dags run in a real Airflow: its task runner, its execution API, its metadata database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Run:
 
 @pytest.fixture
 def run_dag(airflow_database: None) -> Iterator[Callable[..., Run]]:
-    """Write a DAG file, let Airflow parse and run it: ``run_dag(source, conf={…})``, or ``suffix="yaml"``."""
+    """Write a Dag file, let Airflow parse and run it: ``run_dag(source, conf={…})``, or ``suffix="yaml"``."""
     folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 
     def run(source: str, *, conf: dict[str, Any] | None = None, suffix: str = "py") -> Run:

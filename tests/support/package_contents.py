@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.repository import REPOSITORY
 
-#: The folder of the tree that becomes each folder of the wheel. `dags/` ships as the provider's example DAGs.
+#: The folder of the tree that becomes each folder of the wheel. `dags/` ships as the provider's example Dags.
 SOURCES = {
     "airflow_provider_outbound_transfer": "include/airflow_provider_outbound_transfer",
     "outbound_transfer": "plugins/outbound_transfer",

@@ -77,7 +77,7 @@ class SharedSimulatedClock(SimulatedClock):
 
 @dataclass
 class FakeTaskInstance:
-    """One task of one DAG run.
+    """One task of one Dag run.
 
     :ivar at_trigger_failure: done while the next trigger fails; None: it does not.
     :ivar before_retry: done while the task is up for retry.

@@ -28,7 +28,7 @@ FINISHED: Final = {"success", "failed"}
 
 
 class ProbeStack(Stack):
-    """Airflow alone, with the DAGs of ``probe_dags``."""
+    """Airflow alone, with the Dags of ``probe_dags``."""
 
     def __init__(self, folder: Path, processes: Processes, reporter: Reporter) -> None:
         super().__init__(folder, processes, reporter)
@@ -116,11 +116,11 @@ class Recorder:
         self.airflow.call("PATCH", f"dags/probe/dagRuns/{run_id}", {"state": "queued"})
 
     def change_dag(self, *, with_extra: bool) -> None:
-        """Add a task to the DAG, or remove it: only then does a run get task instances that it lacks."""
+        """Add a task to the Dag, or remove it: only then does a run get task instances that it lacks."""
         marker = self.stack.dags / "with_extra"
         marker.touch() if with_extra else marker.unlink()
         self.wait(
-            "the changed DAG",
+            "the changed Dag",
             lambda: (
                 with_extra
                 == any(task["task_id"] == "extra" for task in self.airflow.call("GET", "dags/probe/tasks")["tasks"])
@@ -189,7 +189,7 @@ class Recorder:
         self.change_dag(with_extra=False)
         self.clear("deleted", "plain", run_on_latest_version=True)
         self.finish("deleted")
-        self.take("this task cleared, another removed from the DAG", "plain")
+        self.take("this task cleared, another removed from the Dag", "plain")
         self.airflow.call("DELETE", "dags/probe/dagRuns/deleted")
         self.run("deleted")
         self.finish("deleted")

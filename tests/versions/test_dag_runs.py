@@ -1,4 +1,4 @@
-"""A delivery, a wait and an ingestion as DAG runs of this version of Airflow, with each store of a task's memory."""
+"""A delivery, a wait and an ingestion as Dag runs of this version of Airflow, with each store of a task's memory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ async def call_airflow(function: Callable[[], T]) -> T:
             return await sync_to_async(function)()
 
     task = asyncio.ensure_future(run_alone())
-    # Retrieved here, as nobody waits for it any more if the caller was cancelled; asyncio would log it.
+    # Retrieved here, as nobody waits for it once the caller is cancelled; asyncio would log it.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)
 

@@ -44,7 +44,7 @@ def hides_secrets(kind: type[Operator]) -> type[Operator]:
 
 def _fields_of_the_dag_file(task: BaseOperator, template_fields: Iterable[str], context: Context) -> list[str]:
     """Return the template fields but those whose values another task returned for ``expand_kwargs()``."""
-    dag = context.get("dag")  # there is none where a test of a DAG renders
+    dag = context.get("dag")  # there is none where a test of a Dag renders
     mapped = dag and dag.task_dict.get(task.task_id)
     fields = list(template_fields)
     if not isinstance(mapped, MappedOperator):

@@ -1,4 +1,4 @@
-"""Assets: an account's transfers and events in Airflow's lineage, and the warehouse tables that DAGs are scheduled on.
+"""Assets: an account's transfers and events in Airflow's lineage, and the warehouse tables that Dags are scheduled on.
 
 ``outbound-transfer://account.example.com/transfers`` is one asset for all transfers of an account.
 """
@@ -33,7 +33,7 @@ def create_asset(*, account: str, name: str, extra: Any = None) -> Asset:
 
 
 def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_transfer_") -> Asset:
-    """Return the asset of a table: schedule a DAG on it to run when rows were loaded.
+    """Return the asset of a table: schedule a Dag on it to run when rows were loaded.
 
     :param table: ``events``, ``transfers`` or ``recipients``.
     :param sql_conn_id: the warehouse's connection, the same as the ingestion's.

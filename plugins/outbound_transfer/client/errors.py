@@ -13,7 +13,7 @@ class OutboundTransferError(Exception):
     """Base class of the errors of this package."""
 
     def __init__(self, *texts: object) -> None:
-        # A path may hold bytes that are no UTF-8, of which Airflow can log nothing.
+        # A path may hold bytes that are not UTF-8, of which Airflow can log nothing.
         super().__init__(*(str(text).encode(errors="backslashreplace").decode() for text in texts))
 
 

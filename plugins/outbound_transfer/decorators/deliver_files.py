@@ -57,7 +57,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
         for name, value in _to_request(self.python_callable(*self.op_args, **arguments)).items():
             setattr(self, name, value)
-        self._given = {}  # what a function returns is no template
+        self._given = {}  # what a function returns is not a template
         self.hide_secrets()
         delivery.client.secrets.update(self.secrets())
 

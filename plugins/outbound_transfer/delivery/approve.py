@@ -77,7 +77,7 @@ def answer(row: Row, transfer_id: str, attempt: Attempt, option: str, by: str, a
             raise DraftChanged(
                 f"{by} chose '{option}', which is about other files than draft {transfer_id} holds now. Nothing is "
                 "sent. Clear this task to ask again; as Airflow up to 3.3 goes on showing the first request of a task, "
-                "trigger a new DAG run there"
+                "trigger a new Dag run there"
             )
         return Approval(before.asked, APPROVED if option == options[0] else REJECTED, memory.shown(), by, at)
 

@@ -4,7 +4,7 @@ A draft is a token that the service burns once (service-api.md, R36, R37): sendi
 
 - Never make a second draft of a delivery while somebody may still send the first.
 - One draft, one writer: an attempt never continues the draft of another one. It discards that draft, and the service's
-  response is the proof: 204, and nobody can send or fill it any more; 409, and it was sent.
+  response is the proof: 204, and it can no longer be sent or filled; 409, and it was sent.
 
 :func:`decide` is called again after each action, with what that action has shown, until it says ``CREATE``, ``RESUME``
 or ``RETURN``, or refuses. Everything here is pure; :mod:`.delivery` reads, decides and acts.
@@ -55,12 +55,12 @@ class Refuse(Enum):
         "To deliver this, {another}."
     )
     ELSEWHERE = (
-        "An earlier attempt sent transfer {id}, or may have sent it, in account {then}. The connection leads to {now}, "
+        "An earlier attempt sent, or may have sent, transfer {id} in account {then}. The connection leads to {now}, "
         "or has another user's API key. Nothing is sent. Correct the connection; or, if it was not sent there, "
         "{another}."
     )
     IN_DOUBT = (
-        "An earlier attempt sent transfer {id}, or may have sent it, and the service does not show it any more. "
+        "An earlier attempt sent, or may have sent, transfer {id}, and the service no longer shows it. "
         "Nothing is sent. Look in the service's web application; if it was not sent, {another}."
     )
 

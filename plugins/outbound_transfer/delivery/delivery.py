@@ -256,7 +256,7 @@ class Delivery:
                 differences=differences,
                 then=self.memory.account,
                 now=self.client.settings.account,
-                another=f"trigger a new DAG run{' with another delivery_key' if key else ''}",
+                another=f"trigger a new Dag run{' with another delivery_key' if key else ''}",
             )
         )
 
@@ -296,7 +296,7 @@ def _settle(client: Client, row: Row, attempt: Attempt) -> None:
     if Delivery(client, row, attempt).settle() is Act.RETURN:
         raise AlreadyDelivered(
             f"Transfer {row.memory.transfer_id} was sent under the delivery_key or in the account that this task "
-            "had before. Nothing is sent. To deliver this, trigger a new DAG run."
+            "had before. Nothing is sent. To deliver this, trigger a new Dag run."
         )
 
 

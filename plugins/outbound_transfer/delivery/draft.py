@@ -118,7 +118,7 @@ class Filling:
         if differences := changed_files(self._row.memory, [self._entry], find):
             raise errors.AlreadyDelivered(
                 f"This run has already delivered transfer {transfer.id}, with other files: {differences}. Nothing is "
-                "attached. To deliver these, trigger a new DAG run."
+                "attached. To deliver these, trigger a new Dag run."
             )
         if self._row.memory.is_erased:
             return list(transfer.files or ())

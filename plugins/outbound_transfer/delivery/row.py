@@ -234,7 +234,7 @@ class Row:
             raise AlreadyDelivered(
                 f"Transfer {twin}, which another task or index of this run has sent, or is sending, has the same "
                 "subject, recipients and files. Nothing is sent. If this is another delivery, give each of them a "
-                "delivery_key, or trigger a new DAG run"
+                "delivery_key, or trigger a new Dag run"
             )
 
 

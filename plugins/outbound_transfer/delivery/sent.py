@@ -48,7 +48,7 @@ def changed_files(memory: Memory, entries: Collection[Entry], find_sources: Find
     if not entries or any(entry.is_open for entry in entries):
         raise errors.AlreadyDelivered(
             f"Somebody else sent transfer {memory.transfer_id} before all files were attached to it. Some may be "
-            "missing. Nothing is sent. To deliver them, trigger a new DAG run."
+            "missing. Nothing is sent. To deliver them, trigger a new Dag run."
         )
     if find_sources is None:
         return ""

@@ -108,7 +108,7 @@ def _reopen(spooled: IO[bytes]) -> BufferedRandom:
 def wrap_contents(files: Any, *, rendered: bool) -> Any:
     """Wrap every content in ``files``, wherever it is given.
 
-    :param rendered: also text and whatever is no content; before, they may be templates, or references to XComs.
+    :param rendered: also text and whatever is not content; before, they may be templates, or references to XComs.
     """
     if isinstance(files, list | tuple):
         return [wrap_contents(spec, rendered=rendered) for spec in files]
@@ -120,7 +120,7 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
 
 
 def _wrap(value: Any, *, rendered: bool) -> Any:
-    # Jinja changes line ends also of text that is no template.
+    # Jinja changes line ends also of text that is not a template.
     is_plain_text = isinstance(value, str) and not _TEMPLATE.search(value)
     is_final = rendered or is_plain_text or callable(value) or isinstance(value, _BYTES)
     return Content(value) if is_final and not isinstance(value, Content) else value

@@ -104,8 +104,8 @@ def resolve_files(
     """Find every file that was named, and produce every content. No file is opened.
 
     :param missing: takes the errors of files that are not there and of patterns that match nothing.
-    :raises InvalidDelivery: no file is named, a text may be a name or a pattern, or two files have one name.
-    :raises SourceUnreadable: a file cannot be read or is no file, or a folder of a pattern could not be listed.
+    :raises InvalidDelivery: no file is named, a text may be a name or a pattern, or two files have the same name.
+    :raises SourceUnreadable: a file cannot be read or is not a file, or a folder of a pattern could not be listed.
     """
     sources: list[Source] = []
     for spec in specs:

@@ -101,7 +101,7 @@ def readable(place: object) -> Iterator[None]:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise errors.SourceMissing(
-            f"{place} is not there: {error.strerror or error}. Check the path on this worker (absolute; ~ is not "
+            f"{place} does not exist: {error.strerror or error}. Check the path on this worker (absolute; ~ is not "
             "expanded), and the task that should have written the file."
         ) from None
     except Exception as error:  # each object store's library has its own errors
@@ -149,13 +149,13 @@ def _open_object(path: ObjectStoragePath) -> BinaryIO:
 
 
 def reject_duplicate_names(sources: Sequence[Source]) -> None:
-    """:raises InvalidDelivery: two files have one name."""
+    """:raises InvalidDelivery: two files have the same name."""
     # The service keeps the first file of a name and responds 200 to the second (service-api.md, R32). Two forms of one
     # accent look the same, and are one name on macOS.
     by_name: dict[str, Source] = {}
     for source in sources:
         if (other := by_name.setdefault(normalize("NFC", source.name), source)) is not source:
             raise errors.InvalidDelivery(
-                f"two files have one name, {source.name!r}, and the service would keep only the first: {other}; "
+                f"two files have the same name, {source.name!r}, and the service would keep only the first: {other}; "
                 f'{source}. Set "name" on one of them; if a path and a pattern match the same file, list it only once.'
             )

@@ -97,7 +97,7 @@ def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
         raise InvalidSettings("the host is not an address: check its brackets and white space") from None
     if url.path.strip("/"):
         raise InvalidSettings(
-            "the host must hold no path: give the site's address alone, such as https://account.example.com"
+            "the host must not contain a path: give the site's address alone, such as https://account.example.com"
         )
     netloc = url.netloc.removesuffix(":0")
     if port and ":" not in netloc.rpartition("]")[2]:

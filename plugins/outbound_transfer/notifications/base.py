@@ -1,4 +1,4 @@
-"""Base class of the notifiers: finds out what to say, in a worker, the DAG processor or the triggerer."""
+"""Base class of the notifiers: finds out what to say, in a worker, the Dag processor or the triggerer."""
 
 from __future__ import annotations
 

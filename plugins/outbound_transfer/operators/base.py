@@ -229,7 +229,7 @@ def no_skip_after_send(delivery: Delivery) -> Iterator[None]:
     except AirflowSkipException as skip:
         if delivery.may_have_sent:
             raise InvalidDelivery(
-                "The task cannot be skipped: an earlier attempt sent its delivery, or may have sent it. The skip was: "
+                "The task cannot be skipped: an earlier attempt sent, or may have sent, its delivery. The skip was: "
                 f"{skip or 'AirflowSkipException'}"
             ) from skip
         raise

@@ -151,8 +151,8 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         if delivery.may_have_sent:
             if not before:
                 raise AlreadyDelivered(
-                    f"Transfer {memory.transfer_id} was sent, or may have been, and is not the second delivery of "
-                    f"transfer {first.id}. Nothing is sent. To deliver that again, trigger a new DAG run."
+                    f"Transfer {memory.transfer_id}, which was or may have been sent, is not the second delivery of "
+                    f"transfer {first.id}. Nothing is sent. To deliver that again, trigger a new Dag run."
                 )
             return before
         if first.is_draft:
@@ -268,7 +268,7 @@ def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **ar
     task = getattr(delivery, "operator", delivery)
     if not isinstance(task, DeliverFilesOperator):
         raise InvalidDelivery(
-            f"{task_id}: {getattr(task, 'task_id', task)!r:.100} is no task that delivers, or it is mapped. The "
+            f"{task_id}: {getattr(task, 'task_id', task)!r:.100} does not deliver, or it is mapped. The "
             "reminder of a mapped delivery belongs in a mapped task group with it"
         )
     taken = ("security", "outbound_transfer_conn_id", "deferrable", "slot_timeout")

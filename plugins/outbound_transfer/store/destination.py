@@ -78,7 +78,7 @@ def check_address(account: str, bound: str | None, address: str, remedy: str) ->
         raise errors.OtherAccount(
             f"'{account}' is the name of the account {bound} here, and the connection leads to {address}. Nothing was "
             f"loaded. Correct the connection, or name this account otherwise. Only if {bound} has moved to {address}, "
-            f"{remedy}: the next run binds the name anew"
+            f"{remedy}: the next run binds the name again"
         )
 
 

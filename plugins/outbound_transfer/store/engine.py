@@ -228,7 +228,7 @@ class Database:
         return connection
 
     def _on_begin(self, tx: sa.Connection) -> None:
-        if self.name == "sqlite":  # a transaction that reads first and writes later can deadlock with its like
+        if self.name == "sqlite":  # two transactions that read first and write later can deadlock
             tx.exec_driver_sql("BEGIN" if tx.get_execution_options().get("reads_only") else "BEGIN IMMEDIATE")
         elif self.name == "postgresql":  # of the transaction alone: a pooler may give the session to others
             # In another zone, a time may be in no year. A client that is gone without a word keeps its locks for hours.

@@ -51,7 +51,7 @@ class EventFeedOperator(OutboundTransferOperator):
 
     @abstractmethod
     def _open_destination(self, account: str) -> EventDestination:
-        """Return where the feed of an account is loaded. Its modules are imported here, not with a DAG file."""
+        """Return where the feed of an account is loaded. Its modules are imported here, not with a Dag file."""
 
     @abstractmethod
     def _asset(self) -> Asset:

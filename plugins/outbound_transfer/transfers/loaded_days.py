@@ -16,7 +16,7 @@ from outbound_transfer.client.errors import InvalidDelivery
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: Number of days that one run announces at most; the newest, if a DAG was paused for longer.
+#: Number of days that one run announces at most; the newest, if a Dag was paused for longer.
 MAX_DAYS: Final = 90
 
 _DAY: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -30,7 +30,7 @@ class LoadedDaysOperator(BaseOperator):
     fails neither loses a day nor announces it twice. The first run announces the day before it; without a new day, the
     task is skipped.
 
-    :param asset: what the ingestion loads, such as ``table_asset("events", sql_conn_id=…)``; schedule a DAG on its
+    :param asset: what the ingestion loads, such as ``table_asset("events", sql_conn_id=…)``; schedule a Dag on its
         :func:`~outbound_transfer.assets.outbound_transfer.days_asset`.
     :param loaded: what the ingestion has returned: its ``output``.
     :return: the days, such as ``["2026-11-22"]``.

@@ -51,12 +51,12 @@ HEADERS: Final = {
 
 # Airflow's auth manager may query Airflow's database, so FastAPI runs this in a thread.
 def _readable_dags(user: GetUserDep) -> set[str]:
-    """Return the ids of the DAGs whose task instances the user may read."""
+    """Return the ids of the Dags whose task instances the user may read."""
     readable: Any = get_auth_manager().get_authorized_dag_ids(user=user)
     return set(readable)
 
 
-#: Users who may see Airflow's list of plugins may see the page; those who may read task instances of a DAG, their tab.
+#: Users who may see Airflow's list of plugins may see the page; those who may read task instances of a Dag, their tab.
 _CAN_SEE_PAGE: Final = Depends(requires_access_view(AccessView.PLUGINS))
 _CAN_SEE_TASK: Final = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 _READABLE_DAGS: Final = Depends(_readable_dags)
@@ -132,7 +132,7 @@ async def _http_error(request: Request, error: Exception) -> Response:  # noqa: 
 
 _HTTP_ERRORS: Final = {
     401: ("You are not signed in", "Sign in to Airflow, then open this page again."),
-    403: ("Access denied", "Ask an administrator of Airflow for permission to read this DAG, or plugins."),
+    403: ("Access denied", "Ask an administrator of Airflow for permission to read this Dag, or plugins."),
 }
 
 

@@ -70,7 +70,7 @@ class Filter:
 
     :ivar days: length of the time window.
     :ivar status: a key of :data:`CHOICES`.
-    :ivar search: part of a transfer id, subject or DAG id.
+    :ivar search: part of a transfer id, subject or Dag id.
     :ivar sort: one of :data:`SORTS`, perhaps reversed.
     :ivar page: number of the page of the list, from 1.
     :ivar refresh: whether the page reloads automatically.

@@ -35,8 +35,8 @@ def overview(
 ) -> dict[str, list[dict[str, Any]]]:
     """Read everything that the page shows, over one connection; nothing if there is no table.
 
-    :param readable: ids of the DAGs whose deliveries the user may see.
-    :return: ``deliveries``, a page of the list and one more; ``counts`` of deliveries by DAG, day and status, of the
+    :param readable: ids of the Dags whose deliveries the user may see.
+    :return: ``deliveries``, a page of the list and one more; ``counts`` of deliveries by Dag, day and status, of the
         window and of the picture; and ``feeds``, of each account the cursor, the last poll and the last loaded page.
     """
     if not is_made(found):
@@ -84,7 +84,7 @@ def _list(found: Deliveries, sort: str = "age") -> sa.Select[Any]:
 
 
 def _counts(found: Deliveries, since: datetime) -> sa.Select[Any]:
-    """Return the query of numbers of deliveries by DAG, status, and the day in UTC on which they began."""
+    """Return the query of numbers of deliveries by Dag, status, and the day in UTC on which they began."""
     columns = found.table.c
     names = [columns.day, columns.dag_id, columns.shown_status]  # in the order of their index
     query = sa.select(*names[:2], columns.shown_status.label("status"), sa.func.count().label("count"))

@@ -21,7 +21,7 @@ DAYS = days_asset(table_asset("events", sql_conn_id="outbound_transfer_warehouse
 
 
 class DaysStack(ManySandboxesStack):
-    """With the DAGs of a daily statement alone."""
+    """With the Dags of a daily statement alone."""
 
     def start(self) -> None:
         (self.folder / "dags").mkdir()

@@ -68,7 +68,7 @@ with DAG("steps", schedule=None):
 
 
 class DraftsStack(ManySandboxesStack):
-    """With the example of an approval, and the DAG of this test."""
+    """With the example of an approval, and the Dag of this test."""
 
     def start(self) -> None:
         self.dags = self.folder / "dags"

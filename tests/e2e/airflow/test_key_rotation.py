@@ -31,7 +31,7 @@ POKE_INTERVAL = 2
 
 
 class RotationStack(ManySandboxesStack):
-    """With the DAGs of deliveries and ingestion, and the service's connection in Airflow's database."""
+    """With the Dags of deliveries and ingestion, and the service's connection in Airflow's database."""
 
     def start(self) -> None:
         self.dags = self.folder / "dags"  # type: ignore[misc]
@@ -114,7 +114,7 @@ def replace_transfer_key(stack: RotationStack, service: Sandbox) -> None:
 
 def replace_event_key(stack: RotationStack, service: Sandbox) -> None:
     stack.airflow.call("PATCH", f"dags/{INGESTION}", {"is_paused": True})
-    # What is deferred or scheduled is not executed while its DAG is paused, and reads the connection afterwards.
+    # What is deferred or scheduled is not executed while its Dag is paused, and reads the connection afterwards.
     eventually(lambda: not stack.tasks_of(INGESTION, state=["queued", "running"]), interval=0.5)
     stack.connect("PATCH", f"connections/{CONNECTION}", service.transfer_api_key, service.new_event_key())
     stack.airflow.unpause(INGESTION)

@@ -118,7 +118,7 @@ until = partial(eventually, interval=0.5)
 
 
 class ViewStack(ManySandboxesStack):
-    """With the project's DAGs and those above, and OpenLineage's events in a file."""
+    """With the project's Dags and those above, and OpenLineage's events in a file."""
 
     def start(self) -> None:
         outbox = self.folder / "outbox"

@@ -1,6 +1,6 @@
 """Runs docker-compose.yaml natively and loses a worker and a triggerer: ``python -m e2e.cluster [--keep]``.
 
-Two Celery workers and two triggerers deliver 100 times through the DAG ``deliver_files`` to recipients who pick up, and
+Two Celery workers and two triggerers deliver 100 times through the Dag ``deliver_files`` to recipients who pick up, and
 ``ingest_event_feed`` lands the feed. A worker is killed while it sends, a triggerer while it waits, each with all that
 it has started. Exits with 0 where all was delivered exactly once, every event landed once and no wait was lost.
 """

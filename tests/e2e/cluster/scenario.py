@@ -76,7 +76,7 @@ class ClusterScenario:
         self.sandbox.patch_account(requests_per_window=self.rate, feed_interval_seconds=10)
         self.sandbox.add_events(BACKLOG)
         airflow = self.cluster.airflow
-        for _ in self._wait_for(lambda: "Airflow to read the DAGs"):
+        for _ in self._wait_for(lambda: "Airflow to read the Dags"):
             if all(map(airflow.has_dag, ("deliver_files", "ingest_event_feed"))):
                 break
         airflow.unpause("ingest_event_feed")

@@ -76,7 +76,7 @@ def test_a_name_is_sent_as_it_is_meant(deliver: Deliver, folder: Path, files: An
 
 def test_an_encoded_name_that_is_missing_is_no_pattern(refused: Callable[..., str], folder: Path) -> None:
     (folder / "[ab].csv").unlink()
-    assert "is not there" in refused((folder / "[ab].csv").as_uri())
+    assert "does not exist" in refused((folder / "[ab].csv").as_uri())
     assert "no file matches" in refused(f"file://{folder}/b%2a.*")
 
 
@@ -104,8 +104,8 @@ def test_what_names_no_file_is_refused(refused: Callable[..., str], wrong: Any) 
 
 
 MISSING = {
-    "gone.csv": "is not there",
-    "dangling.csv": "is not there",
+    "gone.csv": "does not exist",
+    "dangling.csv": "does not exist",
     "sub": "is a folder. For the files in it, name a pattern",
     "fifo.csv": "is not a file",
     "a.csv/b": "Not a directory",
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_named_before_anything_is_created(refused, folder
     (folder / "dangling.csv").symlink_to(folder / "gone")
     assert MISSING[path] in refused([folder / "a.csv", folder / path])
     error = refused.error  # type: ignore[attr-defined]
-    assert isinstance(error, SourceMissing if MISSING[path] == "is not there" else SourceUnreadable)
+    assert isinstance(error, SourceMissing if MISSING[path] == "does not exist" else SourceUnreadable)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
@@ -133,10 +133,10 @@ def test_a_path_that_is_not_utf_8_is_told_in_a_text_that_any_log_takes(refused, 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        (["a.csv", "sub/a.csv", "b.csv"], ["one name", "/a.csv", "/sub/a.csv"]),
-        (["a.csv", {"path": "b.csv", "name": "a.csv"}], ["one name", "/b.csv"]),
-        ([{"path": "a.csv", "name": "é"}, {"path": "b.csv", "name": "e\u0301"}], ["one name"]),
-        (["a.csv", "?.csv"], ["one name", "if a path and a pattern match the same file"]),
+        (["a.csv", "sub/a.csv", "b.csv"], ["same name", "/a.csv", "/sub/a.csv"]),
+        (["a.csv", {"path": "b.csv", "name": "a.csv"}], ["same name", "/b.csv"]),
+        ([{"path": "a.csv", "name": "é"}, {"path": "b.csv", "name": "e\u0301"}], ["same name"]),
+        (["a.csv", "?.csv"], ["same name", "if a path and a pattern match the same file"]),
         ([{"path": "?.csv", "name": "x"}], ["2 files, which cannot all be named 'x'"]),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_glob_delivers_what_it_matches(remote, names_of) -> None:
 
 #: What is named in vain, with what the error must say of it.
 MISSING = {
-    "/none.csv": "is not there",
+    "/none.csv": "does not exist",
     "/in": "is not a file",
     "/": "is not a file",
     "/in/*.pdf": "no file matches",
@@ -157,7 +157,7 @@ MISSING = {
 MISSING_PLACES = {
     ("bucket", "s3://aws_default@no-such-bucket/a.csv"): "bucket does not exist",
     ("bucket", "s3://aws_default@no-such-bucket/in/*.csv"): "no file matches",
-    ("container", "abfs://wasb_default@no-such-container/a.csv"): "is not there",
+    ("container", "abfs://wasb_default@no-such-container/a.csv"): "does not exist",
     ("container", "abfs://wasb_default@no-such-container/*.csv"): "no file matches",
 }
 
@@ -350,7 +350,7 @@ def test_what_may_not_be_read_is_not_a_missing_file_and_a_dangling_link_is_one(s
     (server.root / "in/b.csv").symlink_to("gone.csv")
     failure = refused(f"{server.uri}/in/*.csv")
     assert isinstance(failure, SourceMissing)
-    assert "in/b.csv is not there" in str(failure)
+    assert "in/b.csv does not exist" in str(failure)
 
 
 def test_a_glob_begins_at_the_root_and_not_in_the_users_home_and_a_key_file_logs_in(

@@ -144,7 +144,7 @@ class Case:
         return sum(step.may_leak for step in self.steps)
 
 
-#: The cases that share a DAG run: one, or the indexes of a mapped task.
+#: The cases that share a Dag run: one, or the indexes of a mapped task.
 Group: TypeAlias = tuple[Case, ...]
 
 

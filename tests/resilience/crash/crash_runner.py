@@ -41,7 +41,7 @@ class Broken(Exception):
 
 
 class CaseRunner:
-    """One case in a DAG run: the delivery over connection ``sandbox_{slot}``."""
+    """One case in a Dag run: the delivery over connection ``sandbox_{slot}``."""
 
     def __init__(self, harness: CrashHarness, case: Case, slot: int, map_index: int) -> None:
         self.harness, self.case, self.slot, self.map_index = harness, case, slot, map_index

@@ -12,7 +12,7 @@ RECIPIENTS = ("ann@example.com", "bob@example.com")
 
 
 class CrashStack(ManySandboxesStack):
-    """Run the DAGs of :mod:`resilience.crash.dags.deliveries`."""
+    """Run the Dags of :mod:`resilience.crash.dags.deliveries`."""
 
     dags = TESTS / "resilience" / "crash" / "dags"
     heartbeat_timeout = 15

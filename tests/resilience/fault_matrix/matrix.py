@@ -324,7 +324,7 @@ class FaultedRun:
         self.ti.clear()
         result, error = self.result_of(self.ti)
         if f"Transfer {UNKNOWN_ID} was sent" in str(error):  # as the service has said, which does not show it
-            assert "if it was not sent, trigger a new DAG run" in str(error)
+            assert "if it was not sent, trigger a new Dag run" in str(error)
             result, error = self.result_of(FakeTaskInstance(self.ti.make, self.time, RETRIES, run_id="another"))
         billed = self.judge.billed()
         if error or billed != [result["id"]]:

@@ -67,7 +67,7 @@ def _json(phone: str) -> str:
 
 RECIPIENTS: Final[dict[str, Recipients]] = {
     "list": _given(_board),
-    "list in the DAG": lambda phone: ({}, _board(phone), False),
+    "list in the Dag": lambda phone: ({}, _board(phone), False),
     "one": _given(lambda phone: _board(phone)[0]),
     "JSON": _template(_json),
     "JSON of one": _template(lambda phone: json.dumps(_board(phone)[0])),

@@ -1,4 +1,4 @@
-"""Runs random schedules of a DAG run's tasks: ``python -m resilience.stateful [--examples N]``.
+"""Runs random schedules of a Dag run's tasks: ``python -m resilience.stateful [--examples N]``.
 
 Prints how many schedules there were and what happened in them. Exits with 1 where one broke a promise, after Hypothesis
 has printed the shortest schedule that does.

@@ -1,4 +1,4 @@
-"""A state machine of a DAG run: a delivery in one task, and one in steps, under what happens to services and files.
+"""A state machine of a Dag run: a delivery in one task, and one in steps, under what happens to services and files.
 
 Hypothesis composes schedules of task runs and clears, planned faults, deaths of the task's process at any request,
 sources that change between runs and within them, files that are wanted and not wanted any more, pickups, cancels, and
@@ -109,7 +109,7 @@ _numbers = itertools.count()
 
 
 class DeliveryStateMachine(RuleBasedStateMachine):
-    """One DAG run with two deliveries of the same files: ``deliver``, and ``create`` >> ``attach`` >> ``send``."""
+    """One Dag run with two deliveries of the same files: ``deliver``, and ``create`` >> ``attach`` >> ``send``."""
 
     harness: ClassVar[Harness]
     #: What happened in all schedules of the class.
@@ -304,7 +304,7 @@ class DeliveryStateMachine(RuleBasedStateMachine):
 
     @rule(trouble=troubles)
     def deliver_in_steps(self, trouble: str | None = None) -> None:
-        """As a DAG does it: each task where the one before has succeeded."""
+        """As a Dag does it: each task where the one before has succeeded."""
         self.go_create()
         if self.draft:
             self.attach()

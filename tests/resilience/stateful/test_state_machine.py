@@ -1,4 +1,4 @@
-"""Random schedules of a DAG run's tasks against the ledger, in small; 2,000 of them: ``make test-stateful``."""
+"""Random schedules of a Dag run's tasks against the ledger, in small; 2,000 of them: ``make test-stateful``."""
 
 from __future__ import annotations
 

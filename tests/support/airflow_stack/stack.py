@@ -190,12 +190,12 @@ class Stack:
         self._reporter.say("Airflow is healthy")
 
     def wait_for_dags(self, airflow: Airflow, *dag_ids: str) -> None:
-        for _ in self._wait_for("Airflow to read the DAGs"):
+        for _ in self._wait_for("Airflow to read the Dags"):
             if all(airflow.has_dag(dag_id) for dag_id in dag_ids):
                 break
             if errors := airflow.import_errors():
                 raise DemoFailed(f"Airflow could not import {'; '.join(errors)}", self._processes.log("dag-processor"))
-        self._reporter.say(f"Airflow has read the DAGs {', '.join(dag_ids)}")
+        self._reporter.say(f"Airflow has read the Dags {', '.join(dag_ids)}")
 
     def _wait_for(self, what: str, interval: float = 0.5) -> Iterator[None]:
         for _ in self._reporter.wait_for(lambda: what, START_TIMEOUT, log=self.folder / "logs", interval=interval):
@@ -223,7 +223,7 @@ class Stack:
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.airflow_logs),
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": BUSY,
-            # The DAG looks once a minute, as suits recipients who take days. The demo's take seconds.
+            # The Dag looks once a minute, as suits recipients who take days. The demo's take seconds.
             "OUTBOUND_TRANSFER_POKE_INTERVAL": "2",
         }
 

@@ -21,7 +21,7 @@ DELIVERIES = "deliveries"
 
 
 class UiStack(Stack):
-    """API servers that ask for a sign-in, a DAG folder read once, and deliveries; nothing that would run a task."""
+    """API servers that ask for a sign-in, a Dag folder read once, and deliveries; nothing that would run a task."""
 
     def __init__(self, folder: Path, processes: Processes, reporter: Reporter, deliveries: str) -> None:
         super().__init__(folder, processes, reporter)

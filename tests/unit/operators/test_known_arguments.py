@@ -1,4 +1,4 @@
-"""Arguments that can only be wrong fail when the DAG is parsed; what is rendered or mapped waits for the task."""
+"""Arguments that can only be wrong fail when the Dag is parsed; what is rendered or mapped waits for the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DAGs whose tasks write down what this version of Airflow lets a running try know, as a line of JSON each time."""
+"""Dags whose tasks write down what this version of Airflow lets a running try know, as a line of JSON each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DAGs whose runs the page of deliveries leads to. Nothing here delivers: the rows of the table are the tests' own."""
+"""Dags whose runs the page of deliveries leads to. Nothing here delivers: the rows of the table are the tests' own."""
 
 from __future__ import annotations
 
