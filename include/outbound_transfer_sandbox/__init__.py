@@ -18,6 +18,6 @@ def explain_missing_packages() -> str | None:
     if not missing:
         return None
     return (
-        f"The sandbox needs {', '.join(missing)}, which is not installed: "
+        f"The sandbox needs packages that are not installed ({', '.join(missing)}): "
         "pip install 'airflow-provider-outbound-transfer[sandbox]'"
     )

@@ -68,9 +68,14 @@ def test_each_metric_and_label_exists(expression: str, text: str) -> None:
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
     site = PROJECT["urls"]["Documentation"]
-    linked = {alert["annotations"]["runbook_url"].removeprefix(f"{site}runbooks/").rstrip("/") for alert in ALERTS}
-    assert linked == RUNBOOKS.keys()
+    linked = {
+        alert["annotations"]["runbook_url"].removeprefix(f"{site}runbooks/").rstrip("/"): alert["alert"]
+        for alert in ALERTS
+    }
+    assert linked.keys() == RUNBOOKS.keys()
     assert len(linked) == len(ALERTS)
+    for name, alert in linked.items():
+        assert f"**You see** the alert `{alert}`" in RUNBOOKS[name], "or a search for the alert does not find it"
     assert {alert["labels"]["severity"] for alert in ALERTS} == {"critical", "warning"}
     assert {tuple(alert["annotations"]) for alert in ALERTS} == {("summary", "description", "runbook_url")}
     index, site_index = (REPOSITORY / "docs/README.md").read_text(), (REPOSITORY / "mkdocs.yml").read_text()
@@ -82,7 +87,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
 @pytest.mark.parametrize("name", RUNBOOKS)
 def test_a_runbook_says_what_to_do_with_commands_that_there_are(name: str) -> None:
     text = RUNBOOKS[name]
-    assert re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE) == ["It means", "Look at", "Do", "Do not"]
+    assert re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE) == ["You see", "It means", "Look at", "Do", "Do not"]
     commands = {
         one.name: {sub.name for sub in getattr(one, "subcommands", ())} for one in get_commands()[0].subcommands
     }
