@@ -28,7 +28,7 @@ else:
     from .store.database import DataInUse
 
 
-#: As in `make sandbox`: whoever starts the sandbox again finds the keys and transfers of before.
+#: As in `make sandbox`: a sandbox that is started again has its earlier keys and transfers.
 DEFAULT_DATA = Path(".sandbox")
 
 
@@ -114,7 +114,7 @@ def _run(options: argparse.Namespace, data: Path) -> None:
 
 
 def _is_throwaway(options: argparse.Namespace) -> bool:
-    """Return whether nobody can mean to come back: to a free port, and without a directory."""
+    """Return whether the data is temporary: with a free port, and without a directory."""
     return options.data is None and options.port == 0
 
 
@@ -139,13 +139,13 @@ def _print_welcome(ready: dict[str, str], password: str | None, options: argpars
         f"  password          {password or 'unchanged since an earlier run; --password sets another'}\n"
         f"  mailbox           {ready['base_url']}/mailbox shows the messages to recipients\n"
         f"  data              {f'{data} (removed at exit)' if _is_throwaway(options) else f'{data.resolve()} (kept)'}\n"
-        "\nThe connection of an Airflow on this machine, by one of:\n\n"
+        "\nTo connect an Airflow on this machine, use one of:\n\n"
         f"{_connection_commands(ready)}\n"
     )
     sys.stdout.flush()
     if not _is_loopback(options.host):
         sys.stderr.write(
-            f"Warning: other machines can reach the sandbox at {options.host}. It is made for tests on this machine.\n"
+            f"Warning: other machines can reach the sandbox at {options.host}. It is meant for tests on this machine.\n"
         )
 
 

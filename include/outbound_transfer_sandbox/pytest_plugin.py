@@ -5,8 +5,8 @@ has the control API as methods (`advance_clock`, `pickup`, `patch_account`, `pla
 was sent and billed (`assert_sent_once`, `assert_delivered`, …). While the test runs, Airflow's connection
 `outbound_transfer_default` points to it.
 
-`answer_requests` lets a person answer what the tasks of `dag.test()` ask in Airflow: `answer_requests("Approve")`, or
-`"Reject"`.
+`answer_requests` answers in a person's place when tasks of `dag.test()` ask in Airflow: `answer_requests("Approve")`
+or `"Reject"`.
 
 `transfer_sandbox_session` is one sandbox for the whole session, for an Airflow that runs beside the tests. `reset()`
 empties it.
@@ -56,7 +56,7 @@ def transfer_sandbox_session() -> Iterator[Sandbox]:
 def answer_requests(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Answer each request for input that a task of `dag.test()` makes from now on.
 
-    The argument begins the option to choose. Without an answer, the task waits for its `response_timeout`.
+    The argument is the beginning of the option to choose. Without an answer, the task waits for its `response_timeout`.
     """
     # Looked up by name, as the sandbox itself does without Airflow.
     operators: Any = import_module("airflow.providers.standard.operators.hitl")

@@ -28,7 +28,7 @@ from .service.sandbox import SandboxService
 
 
 class Sandbox:
-    """A running sandbox: its address, its keys and its control API. A refused call raises httpx.HTTPStatusError."""
+    """A running sandbox: its address, its keys and its control API. A rejected call raises httpx.HTTPStatusError."""
 
     def __init__(self, base_url: str, transfer_api_key: str, event_api_key: str) -> None:
         self.base_url = base_url
@@ -56,7 +56,7 @@ class Sandbox:
         return json.dumps({**connection, "extra": {"event_api_key": self.event_api_key, **extra}})
 
     def reset(self) -> None:
-        """Remove everything but the keys of the start, and set the clock back to real time."""
+        """Remove everything except the initial keys, and set the clock back to real time."""
         keys = self.call("POST", "reset")
         self.transfer_api_key, self.event_api_key = keys["transfer_api_key"], keys["event_api_key"]
 

@@ -1,4 +1,4 @@
-"""Every error that this provider raises for a Dag to catch, and what an error says of its transfer."""
+"""Errors that a Dag can catch, and ``outcome_of``, which returns what became of an error's transfer."""
 # ruff: noqa: F403, F405
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Airflow reads of this provider at start: keep it free of imports."""
+"""Metadata that Airflow reads when it starts: keep this module free of imports."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ _INFO: dict[str, Any] = {
                 },
                 "timeout": {
                     "label": "Timeout (seconds)",
-                    "description": "How long the service may take over each step of a call.",
+                    "description": "How long the service may take for each step of a call.",
                     "schema": {"type": ["integer", "null"], "default": 60, "minimum": 1, "maximum": 3600},
                 },
                 "verify": {
                     "label": "Verify TLS",
-                    "description": "Check the service's certificate. Switch off only against a test service.",
+                    "description": "Check the service's certificate. Turn off only for a test service.",
                     "schema": {"type": "boolean", "default": True},
                 },
                 "web_url": {
                     "label": "Web application",
                     "description": (
                         "Address of the account's web application, for links; {transfer_id} in it stands for a "
-                        "transfer's id, else a transfer is looked for at /transfers/ and its id."
+                        "transfer's id. Without it, /transfers/ and the id are appended."
                     ),
                     "schema": _TEXT,
                 },
@@ -109,7 +109,7 @@ _INFO: dict[str, Any] = {
     "cli": ["outbound_transfer.cli.console.get_commands"],
     "config": {
         "outbound_transfer": {
-            "description": "The table of deliveries, and what is stored of people.",
+            "description": "The deliveries table, and the personal data that is stored.",
             "options": {
                 "rehearse": _option(
                     "Whether every connection rehearses: a delivery does everything but its send, then discards "
@@ -119,19 +119,19 @@ _INFO: dict[str, Any] = {
                     default="False",
                 ),
                 "deliveries_conn_id": _option(
-                    "Connection of the SQL database with the table of deliveries: what tasks remember from attempt to "
+                    "Connection of the SQL database with the deliveries table: what tasks remember from attempt to "
                     "attempt, and what the page shows. PostgreSQL, MySQL, MariaDB or SQLite. Needed unless all of "
                     "Airflow runs on one machine, with its SQLite database airflow.db in AIRFLOW_HOME and the "
                     "LocalExecutor: the table is then in the file outbound_transfer.db beside it. Triggerers share "
-                    "the pages of their polls in the same database.",
+                    "the pages that they poll through the same database.",
                     example="outbound_transfer_warehouse",
                 ),
-                "deliveries_table_prefix": _option("Begins the names of these tables.", default="outbound_transfer_"),
-                "deliveries_schema": _option("Where these tables are; the connection's own where empty."),
+                "deliveries_table_prefix": _option("Prefix of these tables' names.", default="outbound_transfer_"),
+                "deliveries_schema": _option("Schema of these tables; if empty, the connection's own."),
                 "recipients": _option(
-                    "What the tables of deliveries and transfers have of recipients: their names and addresses "
-                    "(names), or only their number (none); the page shows the same. The payloads of events are "
-                    "stored as received.",
+                    "What the deliveries and transfers tables store about recipients: their names and addresses "
+                    "(names), or only their number (none); the page shows the same. Event payloads are stored as "
+                    "received.",
                     default="names",
                     example="none",
                 ),

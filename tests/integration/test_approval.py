@@ -106,7 +106,7 @@ def test_a_query_and_a_redelivery_fill_drafts(task, sandbox, report, monkeypatch
 @pytest.mark.parametrize(
     ("given", "words"), [({"send": "no"}, "True or False"), ({"send": False, "wait": True}, "wait")]
 )
-def test_what_contradicts_a_draft_is_refused_when_the_dag_is_parsed(given, words) -> None:
+def test_arguments_that_contradict_a_draft_are_refused_when_the_dag_is_parsed(given, words) -> None:
     with pytest.raises(InvalidDelivery, match=words):
         DeliverFilesOperator(task_id="deliver", files="a.csv", **DELIVERY, **given)
 
@@ -123,7 +123,7 @@ def test_another_run_does_not_take_a_key_whose_draft_waits(task, report, monkeyp
     assert other.run()["id"] != draft["id"]
 
 
-def test_what_a_person_approves_is_sent(deliver, approve, send, person, sandbox, report) -> None:
+def test_an_approved_draft_is_sent_as_the_person_saw_it(deliver, approve, send, person, sandbox, report) -> None:
     draft = deliver.run()
 
     def look(shown: SimpleNamespace) -> str:
@@ -237,7 +237,7 @@ def test_files_that_change_while_a_person_thinks_are_not_sent(task, approving, p
         return str(shown.options[0])
 
     person.does = change
-    with pytest.raises(AirflowFailException, match="other files"):
+    with pytest.raises(AirflowFailException, match="have changed since"):
         approving(draft).run()
     with pytest.raises(DraftInUse):
         task(SendTransferOperator, "send", transfer_id=draft).run()

@@ -117,7 +117,7 @@ def test_a_set_up_that_works_is_ok_and_stays_as_it_is(set_up: SetUp) -> None:
     status, found = set_up.check(*WAREHOUSE)
     assert {row["status"] for row in found.values()} == {"ok"}, found
     assert status == 0
-    assert found["feed"]["found"].startswith("The cursor is 3, of a page that was loaded")
+    assert found["feed"]["found"].startswith("The cursor is 3, from a page loaded")
     assert set_up.files() == before
     made = set_up.sandbox.requests()[calls:]
     assert [(call["path"], call["status"]) for call in made] == [("/v1/transfers", 200), ("/v1/events", 400)]
@@ -134,7 +134,7 @@ def test_a_database_is_not_made_and_a_file_of_another_is_not_converted(set_up: S
     before = {file: file.read_bytes() for file in set_up.folder.iterdir()}
     status, found = set_up.check(*WAREHOUSE)
     assert (found["in_doubt"]["status"], found["warehouse"]["status"]) == ("ok", "ok")
-    assert "not made yet" in found["deliveries"]["found"]
+    assert "not created yet" in found["deliveries"]["found"]
     assert (status, found["feed"]["status"]) == (1, "unknown")
     assert {file: file.read_bytes() for file in set_up.folder.iterdir()} == before
 
@@ -147,7 +147,7 @@ def test_other_databases_stay_as_they_are(set_up: SetUp, request: pytest.Fixture
     for _ in range(2):
         found = set_up.check(*WAREHOUSE)[1]
         assert {row["status"] for row in found.values()} == {"ok"}, found
-        assert "not made yet" in str(found), "the first check has made nothing"
+        assert "not created yet" in str(found), "the first check has created nothing"
 
 
 def use_up_calls(set_up: SetUp) -> None:
@@ -184,7 +184,7 @@ BROKEN: dict[str, tuple[Callable[[SetUp], object], str, str, str]] = {
     ),
     "a key whose calls are used up": (
         use_up_calls,
-        *("transfer_key", "degraded", "429 rate_limited: the calls of this minute are used up."),
+        *("transfer_key", "degraded", "429 rate_limited: this minute's calls are used up."),
     ),
     "an answer of another": (
         lambda it: it.sandbox.plan_faults(MALFORMED, MALFORMED),
@@ -200,7 +200,7 @@ BROKEN: dict[str, tuple[Callable[[SetUp], object], str, str, str]] = {
         *("warehouse", "broken", "FileNotFoundError: the folder of the file /nowhere/a.db"),
     ),
     "a cluster without a database": (be_a_cluster_without_a_database, "deliveries", "broken", "set deliveries_conn_id"),
-    "an old cursor": (let_a_day_pass, "feed", "degraded", "The cursor is 3, of a page that was loaded 1 d ago."),
+    "an old cursor": (let_a_day_pass, "feed", "degraded", "The cursor is 3, from a page loaded 1 d ago."),
     "a cursor that is none": (
         lambda it: it.run("warehouse", "UPDATE outbound_transfer_feed_cursor SET cursor = -1"),
         *("feed", "broken", "connection 'warehouse': the cursor of the feed 127.0.0.1"),
@@ -228,7 +228,7 @@ def test_a_broken_set_up_is_found(set_up: SetUp, name: str) -> None:
     assert [call["status"] for call in set_up.sandbox.feed_calls()].count(200) == 1, "that of the ingestion"
 
 
-def test_a_log_is_no_part_of_the_output(set_up: SetUp) -> None:
+def test_a_log_message_does_not_break_the_json_output(set_up: SetUp) -> None:
     set_up.lead_to(set_up.sandbox.base_url, extra="no JSON")
     command = [Path(sys.executable).with_name("outbound-transfer"), "check", "--output", "json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
@@ -248,7 +248,7 @@ def test_a_database_that_is_silent_is_given_up(set_up: SetUp) -> None:
 def test_without_an_event_key_no_feed_is_looked_for(set_up: SetUp) -> None:
     set_up.lead_to(set_up.sandbox.base_url)
     status, found = set_up.check()
-    assert (status, found["feed"]["found"]) == (0, "Not looked for: no event key."), found
+    assert (status, found["feed"]["found"]) == (0, "Not checked: no event key."), found
 
 
 def test_the_feed_is_looked_for_where_the_page_does(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_nothing_configured_says_what_to_give(set_up: SetUp, single_machine: Pat
     assert status == 1
     assert str(single_machine / LOCAL_FILE) in str(found)
     assert not (single_machine / LOCAL_FILE).exists()
-    assert "--sql-conn-id, --iceberg-conn-id" in found["warehouse"]["found"]
+    assert "--sql-conn-id and --iceberg-conn-id" in found["warehouse"]["found"]
 
 
 def test_airflow_prints_a_line_for_each_check(set_up: SetUp) -> None:
@@ -292,7 +292,7 @@ def test_tasks_that_wait_for_a_triggerer_that_is_not_alive_are_named(set_up: Set
         session.add(Trigger("outbound_transfer.triggers.transfer.TransferTrigger", {}))
     status, found = set_up.check(*WAREHOUSE)
     assert (status, found["polls"]["status"]) == (2, "broken")
-    assert found["polls"]["found"] == "Tasks wait (1), and no triggerer is alive."
+    assert found["polls"]["found"] == "Tasks are waiting (1), but no triggerer is alive."
     with create_session() as session:
         job = Job()
         job.job_type, job.state, job.latest_heartbeat = "TriggererJob", "running", datetime.now(UTC)
@@ -308,7 +308,7 @@ def test_a_shell_that_sees_another_table_than_the_tasks_says_so(set_up: SetUp) -
         set_up.monkeypatch.setattr(check, "last_start", lambda _, ago=started: ago and now - ago)
         row = set_up.check(*WAREHOUSE)[1]["tasks"]
         assert row["status"] == expected
-        assert ("Tasks use another database than this shell" in row["to_do"]) == (expected == "degraded")
+        assert ("Tasks use a different database than this shell" in row["to_do"]) == (expected == "degraded")
     assert "connection 'deliveries'" in set_up.check()[1]["deliveries"]["found"]
 
 

@@ -50,14 +50,14 @@ def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
         (content(f"\udc80{SECRET}"), "Unicode"),
         (content(lambda: f"{SECRET}\udc80"), "Unicode"),
         (content(SECRET, ""), "name of a file must not be empty"),
-        (content(SECRET, 3), "is text, not int"),
+        (content(SECRET, 3), "be a string, not int"),
         ({"content": SECRET}, 'needs "path"'),
         ({"path": "/etc/hostname", "content": SECRET}, 'needs "path"'),
         ({"path": "/etc/hostname", "content": SECRET, "name": "a"}, 'needs "path"'),
         ({"name": "a", "sha256": "b"}, 'needs "path"'),
         ({"name": "a", "contents": SECRET}, "not 'contents'"),
         ([{"name": "a", "data": SECRET.encode(), "path": "x"}], "not 'data'"),
-        ({"name": "a", "content": SECRET, "path": "x"}, 'it has "name" and "content"'),
+        ({"name": "a", "content": SECRET, "path": "x"}, 'needs "name" and "content"'),
         ([content("x"), {"path": "/etc/hostname", "name": "a.csv"}], "two files have the same name"),
         (SECRET.encode(), "not bytes"),
         ([bytearray(SECRET.encode())], "not bytearray"),
@@ -65,7 +65,7 @@ def content(value: Any, name: str = "a.csv") -> dict[str, Any]:
         ([(SECRET,)], "not (tuple|list)"),
     ],
 )
-def test_what_is_no_content_is_refused_before_anything_is_created_and_not_quoted(
+def test_invalid_content_is_refused_before_anything_is_created_and_is_not_quoted(
     deliver, sandbox, files, message
 ) -> None:
     operator = DeliverFilesOperator(task_id="t", files=files, **DELIVERY, _airflow_from_mapped=True)
@@ -148,7 +148,7 @@ def test_a_decorated_function_returns_what_to_deliver(connection, sandbox, tmp_p
         ({"files": "a.csv", "recipient": "ann@example.com"}, "the function returned 'recipient'"),
     ],
 )
-def test_what_a_decorated_function_may_not_return_is_named(connection, sandbox, returned, message) -> None:
+def test_an_invalid_return_value_of_a_decorated_function_is_named(connection, sandbox, returned, message) -> None:
     with pytest.raises(AirflowFailException, match=message):
         decorated(sandbox, lambda: returned, subject="Report").run()
     assert sandbox.requests() == []

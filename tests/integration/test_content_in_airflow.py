@@ -108,7 +108,7 @@ EXPANDED_KWARGS = """
 """
 
 
-def test_what_a_task_returned_for_expand_kwargs_is_no_template(run_dag, connection, sandbox) -> None:
+def test_values_returned_for_expand_kwargs_are_not_rendered(run_dag, connection, sandbox) -> None:
     run = run_dag(EXPANDED_KWARGS)
     assert set(run.states().values()) == {"success"}
     secret = "{{ conn.outbound_transfer_default.password }}"

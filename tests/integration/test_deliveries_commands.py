@@ -45,7 +45,7 @@ def old(deliver, airflow_database) -> Callable[..., None]:
 
 
 CLEAN = ("deliveries", "clean", "--older-than", "90d")
-NO_TABLE = "There is no table of deliveries: nothing to delete.\n"
+NO_TABLE = "There is no deliveries table, so there is nothing to delete.\n"
 
 
 @pytest.mark.parametrize("command", [of_airflow, main], ids=["airflow", "script"])
@@ -102,7 +102,7 @@ def test_an_age_that_is_not_a_number_of_days_is_refused(capsys, age: str) -> Non
 def test_a_delivery_that_is_at_work_is_not_forgotten(deliver, sandbox, state: str) -> None:
     task = deliver()
     sent = task.run()["id"]
-    with pytest.raises(DraftInUse, match="is at work"):
+    with pytest.raises(DraftInUse, match="is working on transfer"):
         memory.forget(task, sent, state)
     assert again(task)["id"] == sandbox.assert_sent_once()
 
@@ -121,7 +121,7 @@ def delivered(deliver, airflow_database, states) -> FakeTaskInstance:
     return task
 
 
-def test_what_is_forgotten_is_sent_again_once_and_the_page_says_who_did_it(
+def test_a_forgotten_delivery_is_sent_once_more_and_the_page_says_who_forgot_it(
     delivered, sandbox, states, monkeypatch, capsys
 ) -> None:
     first = delivered.result["id"]
@@ -138,7 +138,7 @@ def test_what_is_forgotten_is_sent_again_once_and_the_page_says_who_did_it(
     second = again(delivered)["id"]
     assert again(delivered)["id"] == second
     assert sandbox.sent() == [first, second]
-    with pytest.raises(SystemExit, match="or it was forgotten before"):
+    with pytest.raises(SystemExit, match="or it was already forgotten"):
         main((*forget, "--yes"))
     query = "SELECT transfer_id, status || ' ' || error FROM outbound_transfer_deliveries WHERE dag_id <> ''"
     shown = dict(sqlite_hook(states).fetch(query))

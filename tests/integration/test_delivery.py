@@ -133,7 +133,7 @@ def test_the_table_of_deliveries_has_the_security_option(deliver, task, files, m
         assert database.execute(query[0]).fetchall() == [("", 0, 1), ("email", 0, 2), ("login", 0, 1)]
 
 
-def test_what_another_run_or_task_sends_is_another_delivery(deliver, sandbox) -> None:
+def test_another_run_or_task_sends_its_own_transfer(deliver, sandbox) -> None:
     one, next_run = deliver(), deliver(task_id="task")
     other_task = deliver(recipients=["bob@example.com", "ann@example.com"])
     next_run.run_id, other_task.upstream, other_task.clear_number = "next", {"one": one}, 1
@@ -158,12 +158,12 @@ TWO_OF_A_NAME = '[{"id": "fl_other", "name": "a.csv", "size": 9}, {"id": "fl_1",
 @pytest.mark.parametrize(
     ("field", "value", "difference"),
     [
-        ("subject", '"Other"', "to other recipients or with another subject"),
-        ("id", '"tr_other"', "the service's response is of tr_other"),
+        ("subject", '"Other"', "with other recipients or another subject"),
+        ("id", '"tr_other"', "the service's response shows tr_other"),
         ("files", "[]", r"it holds \[\], and \['a.csv'\] was meant"),
         ("files", '[{"id": "fl_other", "name": "other.csv", "size": 9}]', r"it holds \['other.csv'\]"),
         ("files", TWO_OF_A_NAME, r"it holds \['a.csv', 'a.csv'\]"),
-        ("recipients", OTHER_PEOPLE, "to other recipients"),
+        ("recipients", OTHER_PEOPLE, "with other recipients"),
     ],
 )
 def test_a_response_to_the_send_that_differs_is_an_error(
@@ -214,7 +214,7 @@ def test_no_draft_is_sent_before_each_task_that_is_to_attach_has_attached_to_it(
 
 def test_a_task_that_airflow_gives_up_while_it_reads_the_draft_sends_nothing(task, make_draft, sandbox) -> None:
     send = task(SendTransferOperator, transfer_id=make_draft())
-    with before(GET, lambda: setattr(send, "state", "failed")), pytest.raises(Exception, match="given this try up"):
+    with before(GET, lambda: setattr(send, "state", "failed")), pytest.raises(Exception, match="given up this attempt"):
         send.run()
     sandbox.assert_nothing_sent()
 
@@ -259,7 +259,7 @@ def test_an_attaching_task_that_is_cleared_after_the_send_compares_what_is_left(
     task(SendTransferOperator, "send", transfer_id=draft).run()
     Path(files[0]).unlink()
     Path(files[1]).write_bytes(b"corrected")
-    with pytest.raises(AirflowFailException, match=r"other files: b\.csv .*; \S+a\.csv does not exist: [^/]+[^.]\. No"):
+    with pytest.raises(AirflowFailException, match=r"different files: b.*; \S+a\.csv does not exist: [^/]+[^.]\. No"):
         again(attach)
 
 
@@ -287,7 +287,7 @@ def test_the_log_says_who_has_sent(deliver, task, make_draft, caplog, monkeypatc
     caplog.clear()
     again(other(task_id="other") if how == "another run" else ti, **log)
     maker = "task" if how == "a clear of the send" else "first"
-    told = f"Nothing is sent: transfer {first} (pending), which task {maker} of run run of dag made, was sent before"
+    told = f"Nothing is sent: transfer {first} (pending), created by task {maker} of run run of dag, was already sent"
     assert re.findall("Nothing .*|Sent transfer|Done", caplog.text) == [told]
 
 
@@ -297,7 +297,7 @@ def test_the_log_says_why_a_draft_is_made_again(deliver, caplog) -> None:
     with dying_after(ATTACH), pytest.raises(ProcessCrashed):
         ti.run()
     again(ti)
-    assert re.search(r"Draft \S+, which an earlier attempt did not send, is made again", caplog.text)
+    assert re.search(r"Creating a new draft, as an earlier attempt did not send draft \S+", caplog.text)
 
 
 NOTHING = "{{ nothing }}"
@@ -328,7 +328,7 @@ def rendered(request, connection, sandbox) -> Callable[..., FakeTaskInstance]:
     ],
     ids=str,
 )
-def test_what_a_template_does_not_give_is_refused(rendered, sandbox, arguments, message) -> None:
+def test_an_argument_that_renders_to_nothing_is_refused(rendered, sandbox, arguments, message) -> None:
     with pytest.raises(AirflowFailException, match=message):
         rendered(**arguments).run()
     assert sandbox.requests() == []

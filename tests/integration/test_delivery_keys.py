@@ -84,7 +84,7 @@ def test_another_users_connection_does_not_send_what_it_cannot_see(deliver, sand
 
 
 @pytest.mark.parametrize("key", ["", "None", " k", "k ", "a\nb", "a\0", "\udce9", 7, ["k"]])
-def test_what_can_be_no_key_is_refused(deliver, sandbox, key: Any) -> None:
+def test_an_invalid_key_is_refused_before_anything_is_created(deliver, sandbox, key: Any) -> None:
     with pytest.raises(AirflowFailException, match="delivery_key"):
         deliver("one", delivery_key=key, _airflow_from_mapped=True).run()
     assert not sandbox.requests()
@@ -96,7 +96,7 @@ def test_other_texts_are_keys(deliver, key: str) -> None:
     assert deliver("two", delivery_key=key).run()["id"] == sent
 
 
-def test_keys_tell_deliveries_of_one_run_apart_also_if_other_tasks_send_them(task, sandbox, files) -> None:
+def test_keys_distinguish_deliveries_of_one_run_even_if_other_tasks_send_them(task, sandbox, files) -> None:
     for index in (0, 1):
         given = {"files": files, "delivery_key": f"k{index}", "send": False, **DELIVERY}
         deliver = task(DeliverFilesOperator, "deliver", **given)
@@ -108,7 +108,7 @@ def test_keys_tell_deliveries_of_one_run_apart_also_if_other_tasks_send_them(tas
     assert list(billed(sandbox).values()) == [1, 1]
 
 
-def test_who_waits_for_pickup_waits_for_the_transfer_of_the_key(deliver, sandbox, recipients_pick_up) -> None:
+def test_a_run_waits_for_pickup_of_the_transfer_sent_under_its_key(deliver, sandbox, recipients_pick_up) -> None:
     done = [deliver(run, wait=True, deferrable=True, poke_interval=1).run() for run in ("one", "two")]
     assert [one["status"] for one in done] == ["complete"] * 2
     assert len(billed(sandbox)) == 1

@@ -62,12 +62,12 @@ def test_a_run_with_events_emits_an_event_for_the_tables_asset(connection, sandb
 @pytest.mark.parametrize("conn_type", ["outbound_transfer", "sqlite"])
 def test_a_connection_of_another_type_is_an_error_in_words(load, sandbox, monkeypatch, conn_type: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": conn_type, "host": "localhost"}))
-    with pytest.raises(AirflowFailException, match="'lake' is not of the type iceberg"):
+    with pytest.raises(AirflowFailException, match="'lake' does not have the type iceberg"):
         load().run()
     assert sandbox.feed_calls() == []
 
 
-def test_what_is_missing_is_said(monkeypatch, lake) -> None:
+def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch, lake) -> None:
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "pyiceberg_core", None)
         with pytest.raises(NotAnIcebergConnection, match=r"outbound-transfer\[iceberg\]"):
@@ -140,7 +140,7 @@ def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> Non
     command("reset", "--to", "1", "--yes")
     out = capsys.readouterr().out
     assert "was 3 and is 0" in out
-    assert "The page that has 1 starts at 0: its rows are deleted, and read again." in out
+    assert "The page with 1 starts at 0: its rows are deleted and read again." in out
     assert lake.ids() == []
     command("rebuild-cursor", "--yes")
     assert "was 0 and is 0" in capsys.readouterr().out
@@ -149,11 +149,11 @@ def test_the_commands_inspect_and_repair_the_table(command, lake, capsys) -> Non
 @pytest.mark.parametrize(
     ("where", "error"),
     [
-        ((), "Exactly one of these says it: --sql-conn-id.* --iceberg-conn-id"),
-        (("--sql-conn-id", "a", "--iceberg-conn-id", "b", "--table", TABLE), "Exactly one of these"),
+        ((), "Give exactly one of --sql-conn-id.* --iceberg-conn-id"),
+        (("--sql-conn-id", "a", "--iceberg-conn-id", "b", "--table", TABLE), "Give exactly one of"),
         (("--iceberg-conn-id", "lake"), "needs --table"),
         (("--iceberg-conn-id", "lake", "--table", "lake.none"), "No feed has been read here yet"),
-        (("--iceberg-conn-id", "lake", "--table", TABLE, "--account", "nope"), "no feed nope; there is: acme"),
+        (("--iceberg-conn-id", "lake", "--table", TABLE, "--account", "nope"), "no feed nope; it has: acme"),
     ],
 )
 def test_a_command_says_what_it_needs(command, where: tuple[str, ...], error: str) -> None:

@@ -95,7 +95,7 @@ def test_a_task_that_may_not_defer_sleeps_as_long(task, sandbox, time) -> None:
 
 
 @pytest.mark.any_dialect
-def test_pages_are_limited_across_deferrals_and_the_next_run_goes_on(task, sandbox) -> None:
+def test_max_pages_holds_across_deferrals_and_the_next_run_reads_the_rest(task, sandbox) -> None:
     sandbox.add_events(3_500)
     with pytest.raises(InvalidDelivery, match="max_pages"):
         task(max_pages="many").run()
@@ -107,7 +107,7 @@ def test_pages_are_limited_across_deferrals_and_the_next_run_goes_on(task, sandb
 
 
 @pytest.mark.any_dialect
-def test_where_to_go_on_is_asked_of_the_warehouse_after_a_wait(task, sandbox, warehouse, time) -> None:
+def test_the_cursor_is_read_from_the_warehouse_again_after_a_wait(task, sandbox, warehouse, time) -> None:
     sandbox.add_events(1_500)
     operator = task().make()
     with pytest.raises(TaskDeferred) as deferred:
@@ -121,7 +121,7 @@ def test_where_to_go_on_is_asked_of_the_warehouse_after_a_wait(task, sandbox, wa
 
 
 @pytest.mark.any_dialect
-def test_lines_that_are_no_events_count_as_rejected_and_too_many_land_nothing(task, warehouse, sandbox) -> None:
+def test_rejected_lines_are_counted_and_too_many_of_them_load_nothing(task, warehouse, sandbox) -> None:
     """Some cannot be read, and the database refuses some."""
     sandbox.patch_account(feed_interval_seconds=0)
     task().run()

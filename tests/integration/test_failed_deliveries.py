@@ -119,7 +119,7 @@ def unheard(deliver) -> FakeTaskInstance:
 
 
 @pytest.mark.parametrize("wrong", [{"recipients": ["ann@"]}, {"slot_timeout": "soon"}, {}], ids=lambda each: str(*each))
-def test_an_error_at_the_beginning_of_a_try_names_what_was_sent(unheard, sandbox, wrong, monkeypatch) -> None:
+def test_an_error_at_the_start_of_an_attempt_names_the_sent_transfer(unheard, sandbox, wrong, monkeypatch) -> None:
     if not wrong:
         monkeypatch.setenv(CONNECTION, '{"conn_type": "outbound_transfer"}')
     with pytest.raises(Exception, match=sandbox.assert_sent_once()):

@@ -145,7 +145,7 @@ def test_a_feed_that_was_never_read_is_an_error_and_not_a_new_feed(
     landed, warehouse, sandbox, words: list[str]
 ) -> None:
     known = sandbox.base_url.removeprefix("http://")
-    with pytest.raises(SystemExit, match=rf"no feed nope; there is: {known}"):
+    with pytest.raises(SystemExit, match=rf"no feed nope; it has: {known}"):
         command(*words, "--account", "nope")
     assert warehouse("SELECT account FROM outbound_transfer_feed_cursor") == [(known,)]
     assert warehouse("SELECT count(*) FROM outbound_transfer_feed_polls") == [(1,)]
@@ -153,7 +153,7 @@ def test_a_feed_that_was_never_read_is_an_error_and_not_a_new_feed(
 
 
 @pytest.mark.parametrize("word", ["status", "verify"])
-def test_whoever_looks_makes_no_tables(connection, warehouse, word: str) -> None:
+def test_status_and_verify_create_no_tables(connection, warehouse, word: str) -> None:
     with pytest.raises(SystemExit, match="no feed has been read here"):
         command(word, "--account", "nope")
     assert warehouse("SELECT name FROM sqlite_master") == []

@@ -162,7 +162,7 @@ def test_each_outcome_of_a_delivery_is_counted_once(statsd, sandbox, connection)
         assert run() == {"in_doubt": 1}
 
 
-def test_what_stays_in_doubt_is_counted_by_tasks(statsd, sandbox, connection, tmp_path, monkeypatch) -> None:
+def test_a_task_reports_how_many_deliveries_stay_in_doubt(statsd, sandbox, connection, tmp_path, monkeypatch) -> None:
     file = tmp_path / "deliveries.db"
     monkeypatch.setenv("AIRFLOW_CONN_DELIVERIES", json.dumps({"conn_type": "sqlite", "host": str(file)}))
     deliveries_table.use(monkeypatch, "deliveries")

@@ -140,45 +140,45 @@ MAKES: dict[str, Callable[[Newcomer], object]] = {
 
 #: What each says; an ellipsis stands for a part that varies.
 SAID = """
-a host that does not exist: create: no connection to https://transfers.invalid: ConnectError … Are scheme (http or
-   https), host and port of the Airflow connection right?
+a host that does not exist: create: no connection to https://transfers.invalid: ConnectError … Check the scheme
+   (http or https), host and port of the Airflow connection.
 a path in the host: the host must not contain a path: give the site's address alone, such as https://account.example.com
 the key in Login instead of Password: the connection's password (the transfer API key) is not set. Enter the key in
-   that field; others are not read
+   that field; no other field is read
 a key that was revoked: 401 invalid_api_key: … Check the API key of the Airflow connection: it is missing, malformed,
    unknown or revoked.
 the event key as the transfer key: the connection's password (the transfer API key) is an event key, as it begins
    with obs_. Put it in the extra field event_api_key instead; generate a transfer API key for the password
-no event key for the feed: the connection's extra field event_api_key is not set. Enter the key in that field; others
-   are not read
+no event key for the feed: the connection's extra field event_api_key is not set. Enter the key in that field; no
+   other field is read
 a connection id that does not exist: The conn_id `transfers` isn't defined
 a connection type that does not exist: Unknown hook type "postgre"
 a pattern that matches nothing: no file matches '…/*.pdf'. Check the folder on this worker, the pattern, and the task
    that should have written the files.
 a file that does not exist: …/raport.csv does not exist: … Check the path on this worker (absolute; ~ is not expanded),
    and the task that should have written the file.
-a folder as a file: … is a folder. For the files in it, name a pattern: …/*
+a folder as a file: … is a folder. For the files in it, use a pattern: …/*
 files from a task that returned nothing: files is empty: a transfer without files cannot be sent. If it comes from a
-   task, check what that returned.
+   task, check what it returned.
 two files of one name: two files have the same name, 'report.csv', and the service would keep only the first: …; …. Set
    "name" on one of them; …
 a file over the account's limit: 413 file_too_large: 'report.csv': … The file is over the account's per-file limit;
    split it or have the limit raised.
-a subject from a template without a value: The delivery cannot be made, nothing was created: - subject must not be
-   empty; a template without a value is
-addresses in one text: The delivery cannot be made, nothing was created: - recipient 'ann@example.com,
+a subject from a template without a value: The delivery is invalid, so nothing was created: - subject must not be
+   empty; check whether its template has a value
+addresses in one text: The delivery is invalid, so nothing was created: - recipient 'ann@example.com,
    bob@example.com' is not an address: … Give several addresses as a list.
-one address twice: The delivery cannot be made, nothing was created: - recipient 'ann@example.com' occurs more than
+one address twice: The delivery is invalid, so nothing was created: - recipient 'ann@example.com' occurs more than
    once, and would get one email each time
 a security option that the account does not have: 403 auth_option_not_enabled: … Choose a security option that the
    account has enabled; the service never substitutes a weaker one.
-an account without credit: 403 no_credit: … Buy credit for the account, then clear the task: nothing was sent.
+an account without credit: 403 no_credit: … Buy credit for the account, then clear the task; nothing was sent.
 a sensor with an unknown id: 404 not_found: transfer 'tr_unknown': … The id is unknown, its draft was discarded, or
-   another user sent it: use the key of the sending user.
+   another user sent it; use the sending user's key.
 a DuckDB file that another program has open: the DuckDB file was in use for … s, by a program that should close it: …
-a DuckDB warehouse in memory: The connection leads to no file of DuckDB: set its host to the path of one. A database
-   in memory is lost when the process ends
-`feed` without saying where it is: Where is the feed? Exactly one of these says it: --sql-conn-id, --iceberg-conn-id.
+a DuckDB warehouse in memory: The connection does not lead to a DuckDB file: set its host to the path of one. A
+   database in memory is lost when the process ends
+`feed` without saying where it is: Where is the feed? Give exactly one of --sql-conn-id and --iceberg-conn-id.
 `feed status` before the first ingestion: No feed has been read here yet. Run an ingestion first.
 """
 SAYS = {name: " ".join(said.split()) for name, said in re.findall(r"^(\S[^:]*): (.+(?:\n .+)*)", SAID, re.MULTILINE)}

@@ -160,7 +160,7 @@ def test_a_notification_goes_out_in_any_case(mail, connection, pushed, sandbox, 
     is_known = trouble in ("no access", "no connection")
     assert message["Subject"] == ("Pickup not known" if is_known else "No transfer yet")
     assert "The run has not finished by its deadline" in message.get_content()
-    assert ("who has picked up is not known" in message.get_content()) is is_known
+    assert ("it is not known who has picked it up" in message.get_content()) is is_known
 
 
 @WAYS

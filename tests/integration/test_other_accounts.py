@@ -84,17 +84,17 @@ def test_a_name_stands_for_the_account_that_it_was_first_used_with(run, sandbox)
     run("acme")
     run(None)
     made = feed_calls(sandbox)
-    error = r"'acme' is the name of the account 127\.0\.0\.1:\d+ here, and the "
+    error = r"'acme' is bound to the account 127\.0\.0\.1:\d+ here, but the "
     with pytest.raises(AirflowFailException, match=error):
         run("acme", "moved")
-    with pytest.raises(AirflowFailException, match="is the name of the account"):
+    with pytest.raises(AirflowFailException, match="is bound to the account"):
         run(sandbox.base_url.removeprefix("http://"), "moved")
     assert feed_calls(sandbox) == made, "nothing was read"
     run("other", "moved")
     run("acme")
 
 
-def test_an_account_that_has_moved_is_bound_anew(run, destination, sandbox) -> None:
+def test_a_moved_account_can_use_its_name_again_once_the_old_binding_is_removed(run, destination, sandbox) -> None:
     sandbox.add_events(2)
     run("acme")
     destination.forget()
@@ -116,6 +116,6 @@ def test_the_commands_say_which_account_it_is(run, command, sandbox, monkeypatch
     monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "y")
     command("reset", "--to", "0")
     assert asked == [f"Set the cursor of acme ({address}) from 2 to 0? [y/N] "]
-    with pytest.raises(AirflowFailException, match="is the name of the account"):
+    with pytest.raises(AirflowFailException, match="is bound to the account"):
         run("acme", "moved")
     assert run("acme")["events"] == 2

@@ -120,7 +120,7 @@ def test_anonymous_is_told_to_sign_in_and_nobody_can_change_anything(airflow, fr
         assert airflow.request(method, path).status_code == 405
 
 
-def test_deliveries_of_dags_that_may_not_be_read_are_not_there(as_user, table) -> None:
+def test_deliveries_of_dags_that_the_user_may_not_read_are_not_shown(as_user, table) -> None:
     fill(table)
     assert as_user(PAGE, role=None).status_code == 403
     answer = as_user(PAGE)
@@ -248,7 +248,7 @@ def test_order_and_age_agree(as_user, table) -> None:
     assert re.findall(r'data-label="Age" class="number">\s*<time[^>]+>(\d+ h)', text) == ["4 h", "9 h"]
 
 
-def test_what_waits_for_a_person_links_to_the_question(as_user, table) -> None:
+def test_a_delivery_that_waits_for_approval_links_to_the_question(as_user, table) -> None:
     table.add("number-1", status="waits for approval", **OF_TASK_OPEN)
     assert re.search(r'href="\.\./dags/open/runs/[^"/]+/required_actions"', as_user(PAGE).text)
 
@@ -396,12 +396,12 @@ def test_where_there_is_nothing_it_says_what_is_missing(as_user, table) -> None:
         "deliveries_conn_id", "The first delivery creates their table",
     ):  # fmt: skip
         assert hint in text
-    assert "No delivery of this task instance" in as_user(TASK, dag_id="open", **OF_TASK).text
+    assert "No deliveries of this task instance" in as_user(TASK, dag_id="open", **OF_TASK).text
     table.make()
     assert "<span>Event feed</span><b>not found</b>" in as_user(PAGE).text, "it may be in another database"
     for params, hint in (({}, "No deliveries yet"), ({"status": "expired"}, "Nothing matches")):
         assert hint in as_user(PAGE, **params).text
-    assert "No delivery of this task instance" in as_user(TASK, dag_id="open", **OF_TASK).text
+    assert "No deliveries of this task instance" in as_user(TASK, dag_id="open", **OF_TASK).text
 
 
 def test_a_database_that_cannot_be_read_is_named(as_user, set_connection) -> None:

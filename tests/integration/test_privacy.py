@@ -56,7 +56,7 @@ def load(feed: EventStore, *pages: Page) -> None:
             feed.load_page(each)
 
 
-def test_who_is_erased_is_found_nowhere_and_what_is_read_again_is_known(warehouse, personal) -> None:
+def test_an_erased_person_is_found_nowhere_even_after_pages_are_read_again(warehouse, personal) -> None:
     feed = EventStore(warehouse, "acme")
 
     def check_gone() -> None:
@@ -100,7 +100,7 @@ def test_another_event_of_an_erased_id_is_another(warehouse, personal) -> None:
     assert personal.find(SEARCH) == {}
 
 
-def test_what_is_old_goes_and_the_feed_stands_where_it_did(warehouse, personal) -> None:
+def test_old_personal_data_is_deleted_and_the_feed_keeps_its_position(warehouse, personal) -> None:
     now = datetime.now(UTC)
     feeds = {account: EventStore(warehouse, account) for account in ("acme", "other")}
     for account, last, pages in (("acme", 10, PAGES), ("other", 1, (page(0, event(0)),))):

@@ -164,7 +164,7 @@ def erase() -> None:
 TO_A_PERSON = {"subject": ADDRESS, "recipients": [ADDRESS]}
 
 
-def test_what_was_erased_is_still_not_sent_again(kept, sandbox, caplog) -> None:
+def test_a_delivery_whose_data_was_erased_is_not_sent_again(kept, sandbox, caplog) -> None:
     task = kept(DeliverFilesOperator, files=FILE, **TO_A_PERSON)
     draft = kept(CreateTransferOperator, "create", **TO_A_PERSON)
     sent, unsent = task.run()["id"], draft.run()
@@ -172,7 +172,7 @@ def test_what_was_erased_is_still_not_sent_again(kept, sandbox, caplog) -> None:
         erase()
     task.clear()
     assert task.run()["id"] == sent == sandbox.assert_sent_once()
-    assert "is not compared" in caplog.text
+    assert "are not compared" in caplog.text
     draft.clear()
     assert draft.run() != unsent, "its row was left as it is"
 

@@ -96,9 +96,9 @@ def test_columns_of_a_fixed_width_lose_their_padding(deliver, crm, sandbox) -> N
 
 def test_no_row_is_an_error_or_a_skip_and_nothing_else_can_be_chosen(deliver, crm, sandbox) -> None:
     crm()
-    with pytest.raises(AirflowFailException, match="returned no row: nothing is delivered"):
+    with pytest.raises(AirflowFailException, match="returned no rows: nothing is delivered"):
         deliver().run()
-    with pytest.raises(AirflowSkipException, match="returned no row: nothing is delivered"):
+    with pytest.raises(AirflowSkipException, match="returned no rows: nothing is delivered"):
         deliver(people(on_empty="skip")).run()
     assert sandbox.requests() == []
     for choice in ("succeed", "", None):
@@ -108,9 +108,9 @@ def test_no_row_is_an_error_or_a_skip_and_nothing_else_can_be_chosen(deliver, cr
 
 def test_other_columns_are_refused(crm) -> None:
     for columns, error in (
-        ("name, phone", "must return the column email.*not name, phone"),
-        ("*", "not email, name, phone, team"),
-        ("email, email", "not email, email"),
+        ("name, phone", "must return the column email.*returned name, phone"),
+        ("*", "returned email, name, phone, team"),
+        ("email, email", "returned email, email"),
     ):
         with pytest.raises(InvalidDelivery, match=error):
             RecipientsFromSql(sql=f"SELECT {columns} FROM people", conn_id="crm").load()
@@ -139,7 +139,7 @@ def test_rows_of_a_driver_that_only_has_dictionaries_are_refused(crm, monkeypatc
         return opened
 
     monkeypatch.setattr(SqliteHook, "get_conn", connect_with_dictionaries)
-    with pytest.raises(QueryFailed, match="the driver returns dictionaries: choose a cursor of tuples"):
+    with pytest.raises(QueryFailed, match="the driver returns dictionaries: choose a tuple cursor"):
         people().load()
 
 

@@ -40,13 +40,13 @@ def run(connection) -> Callable[..., str]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_whatever_happens_to_a_task_its_tries_send_once(run, sandbox, version, case) -> None:
+def test_a_task_sends_once_whatever_happens_to_its_attempts(run, sandbox, version, case) -> None:
     sent = {run(known) for known in recorded(version, case) if known.step == "execute"}
     assert sent == {sandbox.assert_sent_once()}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_try_that_airflow_has_given_up_sends_nothing(run, sandbox, version) -> None:
+def test_an_attempt_that_airflow_has_given_up_sends_nothing(run, sandbox, version) -> None:
     for known in recorded(version, "marked failed while it runs, then cleared"):
         if known.step == "other":
             with pytest.raises(AirflowFailException, match="the task is failed.*nothing is sent"):

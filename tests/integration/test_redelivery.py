@@ -82,7 +82,7 @@ def test_a_draft_is_not_delivered_again(redeliver, time) -> None:
         (1, {}, r"The files are not those of transfer .*'b\.csv'"),
         (0, {"c.csv": "c"}, r"The files are not those of transfer .*'c\.csv'"),
         (0, {"a.csv": "other"}, r"The files are not those of transfer .*'a\.csv'"),
-        (0, {"a.csv": "A" * 1_000}, r"'a\.csv': other content"),
+        (0, {"a.csv": "A" * 1_000}, r"'a\.csv': same size, but different content"),
     ],
     ids=["missing", "additional", "changed", "other bytes of the same size"],
 )
@@ -95,7 +95,7 @@ def test_other_files_are_not_delivered(redeliver, sandbox, first, files, tmp_pat
     assert sandbox.sent() == [first["id"]]
 
 
-def test_who_picks_up_after_the_send_changes_nothing(redeliver, sandbox, first) -> None:
+def test_a_pickup_after_the_send_does_not_change_the_redelivery(redeliver, sandbox, first) -> None:
     """The send is applied, and its process dies; Ann picks up the first transfer before the retry, and a clear."""
     task = redeliver()
     task.retries = task.max_tries = task.try_number = 1
@@ -136,7 +136,7 @@ def test_an_error_is_about_the_second_transfer(redeliver, sandbox, first) -> Non
 
 @BOTH_MODES
 @pytest.mark.parametrize("why", ["no slot", "in doubt"])
-def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, first, time, why, deferrable) -> None:
+def test_a_pickup_while_the_send_waits_excludes_the_recipient(redeliver, sandbox, first, time, why, deferrable) -> None:
     sleep = time.sleep
 
     def sleep_and_free_a_slot_at_the_second_wait(seconds: float) -> None:
@@ -157,7 +157,7 @@ def test_who_picks_up_while_the_send_waits_gets_nothing(redeliver, sandbox, firs
 
 
 @pytest.mark.parametrize(("change", "error"), [("picked up", None), ("all", "Everybody has"), ("canceled", "canceled")])
-def test_what_changes_during_the_upload_is_seen(redeliver, sandbox, first, change, error) -> None:
+def test_a_pickup_or_cancellation_during_the_upload_is_noticed(redeliver, sandbox, first, change, error) -> None:
     def once_filled() -> None:
         if change == "canceled":
             sandbox.cancel(first["id"])
@@ -197,7 +197,7 @@ def test_nothing_follows_from_silence(redeliver, sandbox, first, collected, expi
     if expired:
         sandbox.set_expiry(first["id"], 0)
     sandbox.plan_faults(*[wrong_recipients(first, recipients)] * 8)
-    with pytest.raises(MalformedResponse, match="contradicts itself about who|not as documented"):
+    with pytest.raises(MalformedResponse, match="contradicts itself about pickups|not as documented"):
         redeliver().run()
     sandbox.assert_all_faults_triggered()
     assert sandbox.sent() == [first["id"]]
@@ -217,7 +217,7 @@ def test_an_address_in_other_case_is_the_same_person(redeliver, sandbox, first) 
     sandbox.assert_all_faults_triggered()
 
 
-def test_a_transfer_is_no_twin_of_its_second_delivery_under_the_same_subject(redeliver, sandbox, first) -> None:
+def test_a_redelivery_under_the_same_subject_is_not_taken_for_the_first_transfer(redeliver, sandbox, first) -> None:
     again = redeliver(subject=first["subject"])
     again.map_index = 0  # of a task that looks for others that have sent the same
     again.run()

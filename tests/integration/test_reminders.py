@@ -95,7 +95,7 @@ def name():
 @pytest.mark.parametrize(
     "kind", [OF_FILES, OF_A_QUERY, OF_A_FUNCTION, OF_A_RESULT], ids=["files", "query", "function", "result"]
 )
-def test_what_a_task_has_delivered_is_delivered_again(run, sandbox, kind) -> None:
+def test_a_reminder_delivers_the_same_files_again(run, sandbox, kind) -> None:
     """Whatever kind of task it is, and although the one before the reminder fails."""
     done = run(kind, REMIND, 'collect(getattr(deliver, "output", deliver)) >> fail() >> remind')
     ends = {"deliver": "success", "collect": "success", "fail": "failed", "remind": "success"}
@@ -130,7 +130,7 @@ def test_a_reminder_of_a_rehearsal_is_skipped(run, monkeypatch) -> None:
     assert run(OF_FILES, REMIND).states() == {"deliver": "skipped", "remind": "skipped"}
 
 
-def test_who_picks_up_a_reminder_is_not_reminded_again(run, sandbox) -> None:
+def test_a_recipient_who_picks_up_a_reminder_is_not_reminded_again(run, sandbox) -> None:
     lines = [f'{name} = remind_recipients({of}, task_id="{name}")' for name, of in OF_REMINDERS.items()]
     assert run(OF_FILES, *lines, "one >> collect(one.output) >> [two, three]").state == "success"
     assert received(sandbox) == [[ANN, BOB], [ANN, BOB], [BOB], [BOB]]
@@ -148,7 +148,7 @@ def test_a_run_that_delivered_nothing_under_its_key_reminds_nobody(run, sandbox)
     assert len(sandbox.sent()) == 2
 
 
-def test_who_picks_up_what_was_redelivered_is_not_reminded_of_either(run, sandbox) -> None:
+def test_a_recipient_who_picks_up_the_first_transfer_is_not_reminded_of_its_redelivery(run, sandbox) -> None:
     done = run(
         OF_FILES,
         'again = RedeliverFilesOperator(task_id="again", files={file!r}, transfer_id=deliver.output, security="email")',
@@ -159,7 +159,7 @@ def test_who_picks_up_what_was_redelivered_is_not_reminded_of_either(run, sandbo
 
 
 @pytest.mark.parametrize(("people", "state"), [("[ANN, BOB]", "failed"), ("[ANN]", "skipped")])
-def test_a_function_that_finds_nothing_any_more_is_no_reason_to_remind_nobody(run, sandbox, people, state) -> None:
+def test_a_reminder_fails_if_its_function_finds_nothing_for_those_still_waiting(run, sandbox, people, state) -> None:
     function = f"""
         @task.deliver_files(subject="Report", recipients={people}, security="email")
         def deliver():
@@ -177,8 +177,8 @@ def test_a_function_that_finds_nothing_any_more_is_no_reason_to_remind_nobody(ru
     sandbox.assert_sent_once()
 
 
-def test_in_a_mapped_task_group_each_has_reminders_of_its_own_which_are_no_twins(run, sandbox) -> None:
-    """Tasks of one, as those of a run that was cleared, look for others that have sent the same."""
+def test_each_index_of_a_mapped_task_group_sends_its_own_reminders(run, sandbox) -> None:
+    """Tasks of such a group, like those of a cleared run, look for others that have sent the same."""
     group = """
         @task_group
         def of_one(email):

@@ -134,7 +134,7 @@ def test_no_row_is_lost_between_batches_and_too_many_create_nothing(task, delive
 
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_two_columns_whose_names_differ_in_case_alone(task, sqlite_database, format_name) -> None:
-    with pytest.raises(ResultNotWritable, match="two columns are named 'id'.*give each a name of its own with AS"):
+    with pytest.raises(ResultNotWritable, match="two columns are named 'id'.*give each a unique name with AS"):
         task(sql='SELECT 1 AS id, 2 AS "ID"', file_name=f"a.{format_name}").run()
 
 
@@ -237,7 +237,7 @@ DUCKDB = {
     ("driver", "values"),
     [("psycopg", POSTGRES), ("psycopg2", POSTGRES), ("mysqlclient", MYSQL), ("duckdb", DUCKDB)],
 )
-def test_what_a_driver_would_change_comes_as_the_database_writes_it(deliver, database_of, driver, values) -> None:
+def test_values_a_driver_would_change_arrive_as_the_database_writes_them(deliver, database_of, driver, values) -> None:
     database_of(driver).create()
     sql = "SELECT " + ", ".join(f"{expression} AS c{number}" for number, expression in enumerate(values))
     files = deliver(
@@ -293,7 +293,7 @@ NO_ROWS = "SELECT id FROM customers WHERE id > 9"
 
 
 def test_an_empty_result_fails_or_skips_the_task(task, sandbox, sqlite_database) -> None:
-    with pytest.raises(ResultEmpty, match=r"a\.csv: the query on connection 'warehouse' returned no row"):
+    with pytest.raises(ResultEmpty, match=r"a\.csv: the query on connection 'warehouse' returned no rows"):
         task(sql=NO_ROWS, file_name="a.csv").run()
     with pytest.raises(AirflowSkipException):
         task(sql=NO_ROWS, file_name="a.csv", on_empty="skip").run()
@@ -338,14 +338,14 @@ def test_after_the_send_a_clear_refuses_another_result(task, sandbox, sqlite_dat
 
 WRONG: list[tuple[dict[str, Any], str]] = [  # beside those of the unit tests
     ({"sql": "SELECT 1", "queries": QUERIES}, "either sql and file_name, or queries"),
-    ({"sql": "SELECT 1"}, "file_name of a query is text"),
+    ({"sql": "SELECT 1"}, "file_name of a query must be a string"),
     ({"sql": "SELECT 1", "file_name": "../a.csv"}, "a.csv"),
-    ({"sql": " ", "file_name": "a.csv"}, "sql of a query is text"),
+    ({"sql": " ", "file_name": "a.csv"}, "sql of a query must be a string"),
     ({"sql": "SELECT 1", "file_name": "a.csv", "parameters": "x"}, "parameters of a query"),
-    ({"queries": []}, "queries is a list"),
+    ({"queries": []}, "queries must be a list"),
     ({"queries": [{"sql": "SELECT 1"}]}, "file_name of a query"),
     ({"queries": [{"sql": "SELECT 1", "file_name": "a.csv", "conn": "x"}]}, "a query is a mapping"),
-    ({"queries": [QUERIES[0], QUERIES[0]]}, "two queries have one file_name"),
+    ({"queries": [QUERIES[0], QUERIES[0]]}, "two queries have the same file_name"),
 ]
 
 

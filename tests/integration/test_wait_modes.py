@@ -171,7 +171,7 @@ def test_an_invalid_transfer_id_is_refused_before_the_wait(scene, given, mode) -
     task = scene.wait("{{ later }}", **MODES[mode])
     make = task.make
     task.make = lambda: changed(make(), {"transfer_id": given})
-    with pytest.raises(AirflowFailException, match="must be the id of a transfer"):
+    with pytest.raises(AirflowFailException, match="must be a transfer's id"):
         task.run()
     assert scene.sandbox.requests() == []
 
@@ -210,7 +210,7 @@ def die(_: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [*MODES, "the trigger fails"])
-def test_the_deadline_survives_a_retry_and_begins_anew_with_a_clear(scene, how) -> None:
+def test_a_retry_keeps_the_deadline_and_a_clear_restarts_it(scene, how) -> None:
     task = scene.wait(scene.send()[0], timeout=1_000.0, **MODES.get(how, {}))
     task.retries = task.max_tries = 1
     task.begin_try()

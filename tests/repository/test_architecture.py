@@ -34,7 +34,7 @@ def test_a_dag_imports_public_names_of_the_provider_and_not_the_sandbox(file: Pa
 
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.rglob("*.py")), ids=lambda file: str(file.relative_to(SHIPPED)))
-def test_what_is_shipped_imports_no_tests(file: Path) -> None:
+def test_a_shipped_module_imports_no_tests(file: Path) -> None:
     assert [name for name in imported(file) if name.split(".")[0] in ("tests", "pytest", "hypothesis")] == []
 
 

@@ -134,7 +134,7 @@ def test_the_sandbox_and_what_takes_metrics_have_profiles() -> None:
     }
 
 
-def test_files_that_a_service_sees_are_there_and_named_volumes_are_declared() -> None:
+def test_files_mounted_by_a_service_exist_and_named_volumes_are_declared() -> None:
     used = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
     assert [source for source in used if source.startswith("./") and not (REPOSITORY / source).is_file()] == []
     assert {volume for volume in used if re.fullmatch(r"[a-z]+", volume)} == set(COMPOSE["volumes"])

@@ -242,7 +242,7 @@ def test_each_rule_of_the_service_that_is_cited_stands_there() -> None:
     assert unknown == set()
 
 
-def test_each_test_that_enforces_a_rule_is_there() -> None:
+def test_each_test_that_enforces_a_rule_exists() -> None:
     named = set(re.findall(r"`(test_\w+\.py)`", PAGES["architecture.md"]))
     assert named
     assert {name for name in named if not any((REPOSITORY / "tests").rglob(name))} == set()

@@ -128,7 +128,7 @@ def test_no_module_of_packaging_is_imported_by_name_of_its_folder() -> None:
     assert not (TESTS / "packaging" / "__init__.py").exists(), "it would hide the library"
 
 
-def test_the_files_that_are_run_with_each_airflow_are_there() -> None:
+def test_the_files_that_run_with_each_airflow_version_exist() -> None:
     named = re.findall(r'"(tests/[^":]+)', (TESTS / "versions" / "__main__.py").read_text())
     assert len(named) > 5
     assert [name for name in named if not (REPOSITORY / name).exists()] == []

@@ -8,8 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics import stats_utils
+try:
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+except ImportError:  # before 3.2
+    from airflow.metrics.statsd_logger import get_statsd_logger
+    from airflow.stats import Stats
+
+    stats = None
 
 
 @contextmanager
@@ -19,14 +25,19 @@ def stats_to(port: int) -> Iterator[None]:
     opened: list[Any] = []
 
     def factory() -> Any:
-        opened.append(stats_utils.get_stats_factory()())
+        opened.append(get_stats_factory()() if stats else get_statsd_logger(None))
         return opened[-1]
 
     try:
         with mock.patch.dict(os.environ, settings):
-            stats.initialize(factory=factory, export_legacy_names=False)
-            yield
+            if stats:
+                stats.initialize(factory=factory, export_legacy_names=False)
+                yield
+            else:
+                with mock.patch.multiple(Stats, factory=factory, instance=None):
+                    yield
     finally:
-        stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+        if stats:
+            stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
         for logger in opened:
             logger.statsd.close()

@@ -29,7 +29,7 @@ from versions.environments import NEXT, PYTHON, all_versions, environment_of
 TESTS: Final = {
     "this Airflow": (
         "tests/versions",
-        "tests/integration/test_content_in_airflow.py::test_what_a_task_returned_for_expand_kwargs_is_no_template",
+        "tests/integration/test_content_in_airflow.py::test_values_returned_for_expand_kwargs_are_not_rendered",
     ),
     "memory": (
         "tests/integration/test_delivery.py::test_one_machine_needs_no_setting_and_others_a_database",

@@ -48,7 +48,7 @@ def _answer_in_test(task: HITLOperator, context: Context) -> dict[str, Any]:
     from airflow.models.hitl import HITLDetail
     from airflow.utils.session import create_session
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow's own lets the task go on
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Airflow's own lets the task continue
     assert task.response_timeout is not None
     deadline = time.monotonic() + task.response_timeout.total_seconds()
     while time.monotonic() < deadline:

@@ -18,7 +18,7 @@ _locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = Weak
 async def call_airflow(function: Callable[[], T]) -> T:
     """Run a function that may ask Airflow, such as for a connection, in a thread; return its result.
 
-    One runs at a time, to its end also if the caller is cancelled: otherwise, before Airflow 3.2.2, the whole triggerer
+    One runs at a time, to its end even if the caller is cancelled: otherwise, before Airflow 3.2.2, the whole triggerer
     ends with ``Response read out of order!``.
     """
 

@@ -1,4 +1,4 @@
-"""Names of Airflow, some of which 3.1 has elsewhere than later versions."""
+"""Airflow's names, some of which are elsewhere in 3.1 than in later versions."""
 
 # mypy: disable-error-code="no-redef, attr-defined, import-not-found, assignment"
 
@@ -36,7 +36,7 @@ HAS_PARTITIONS = tuple(map(int, __version__.split(".")[:2])) >= (3, 2)
 
 
 def get_stats() -> Any:
-    """Return what has Airflow's ``incr``, ``gauge`` and ``timing``."""
+    """Return the object with Airflow's ``incr``, ``gauge`` and ``timing``."""
     try:
         from airflow.sdk.observability import stats
     except ImportError:  # before 3.2

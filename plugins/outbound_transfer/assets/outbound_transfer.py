@@ -17,7 +17,7 @@ LOADED_ALIAS = AssetAlias("outbound_transfer_loaded")
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Refuse an asset's address without an account or a path; Airflow calls it for our scheme."""
+    """Refuse an asset's URI without an account or a path; Airflow calls it for our scheme."""
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"an asset's URI must be {SCHEME}://<site address of the account>/<transfers or events>")
     return uri
@@ -26,18 +26,18 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 def create_asset(*, account: str, name: str, extra: Any = None) -> Asset:
     """Return the asset of an account's transfers or events; Airflow's lineage calls it for our scheme.
 
-    :param account: site address of the account, as ``account.example.com``.
+    :param account: site address of the account, such as ``account.example.com``.
     :param name: ``transfers`` or ``events``.
     """
     return Asset(uri=f"{SCHEME}://{account}/{name}", extra=extra)
 
 
 def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_transfer_") -> Asset:
-    """Return the asset of a table: schedule a Dag on it to run when rows were loaded.
+    """Return a table's asset; a Dag that is scheduled on it runs when rows have been loaded.
 
     :param table: ``events``, ``transfers`` or ``recipients``.
     :param sql_conn_id: the warehouse's connection, the same as the ingestion's.
-    :return: its events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
+    :return: asset whose events have ``account``, ``cursor_from``, ``cursor_to`` and ``types`` (of events) in ``extra``.
     """
     name = f"{sql_conn_id}/{table_prefix}{table}"
     return Asset(name=name, uri=f"x-outbound-transfer://{name}")
@@ -46,7 +46,7 @@ def table_asset(table: str, *, sql_conn_id: str, table_prefix: str = "outbound_t
 def iceberg_asset(table: str, *, iceberg_conn_id: str) -> Asset:
     """Return the asset of an Iceberg table of events, as :func:`table_asset` does.
 
-    :param table: namespace and table, as the ingestion has it.
+    :param table: namespace and table, as for the ingestion.
     """
     return table_asset(quote(table, safe=""), sql_conn_id=iceberg_conn_id, table_prefix="")
 

@@ -1,4 +1,4 @@
-"""The command ``check``: whether a connection, the databases and the feed's reading work."""
+"""The command ``check``: tests whether a connection, the databases and the feed ingestion work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DELIVERING: Final = ("DeliverFilesOperator", "SqlToOutboundTransferOperator", "
 def check(arguments: Namespace) -> None:
     """Print a finding for each part of the set-up, and exit with :func:`.exit_status`."""
     findings = list(_check_all(arguments))
-    # In a table, some texts in brackets would be styles.
+    # In a table, some strings in brackets would be read as styles.
     AirflowConsole(markup=False).print_as(list(map(msgspec.to_builtins, findings)), output=arguments.output)
     if status := exit_status(findings):
         raise SystemExit(status)
@@ -56,7 +56,7 @@ def _check_all(arguments: Namespace) -> Iterator[Finding]:
     yield from _look(("polls",), "Airflow's database", _check_polls)
     feed_conn_id, works = arguments.sql_conn_id or arguments.iceberg_conn_id, service[0].status is Health.OK
     if not feed_conn_id and works and not OutboundTransferHook(conn_id).read_settings().event_api_key:
-        yield from (Finding(each, Health.OK, "Not looked for: no event key.") for each in _OF_FEED)
+        yield from (Finding(each, Health.OK, "Not checked: no event key.") for each in _OF_FEED)
         return
     if place and not feed_conn_id:  # where the page looks for it, too
         feed_conn_id, names = place.conn_id, table_naming()
@@ -73,7 +73,7 @@ def _check_service(conn_id: str) -> Iterator[Finding]:
 
 
 def _look(checks: Sequence[str], target: str, find: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of these checks; if one fails, say so of ``target``, and that those after it were not made.
+    """Yield the findings of these checks; if one fails, report that for ``target``, and the rest as not checked.
 
     They are made in a thread, which does not keep the process from exiting.
     """
@@ -82,25 +82,25 @@ def _look(checks: Sequence[str], target: str, find: Callable[[], Iterable[Findin
     def run() -> None:
         try:
             for each in find():
-                found.append(each)  # each is there as soon as it is made
+                found.append(each)  # available to the other thread at once
         except (Exception, SystemExit) as error:
             errors.append(error)
 
     thread = Thread(target=run, daemon=True)
     thread.start()
     thread.join(TIMEOUT)
-    done = tuple(found)  # a thread that is late may go on
+    done = tuple(found)  # a thread that is late may continue
     yield from done
     if missing := checks[len(done) :]:
         late = TimeoutError(f"no response within {TIMEOUT:.0f} s")
         yield describe_failure(missing[0], target, next(iter(errors), late))
-        yield from (Finding(each, Health.UNKNOWN, "Not looked at.", f"See {missing[0]}.") for each in missing[1:])
+        yield from (Finding(each, Health.UNKNOWN, "Not checked.", f"See {missing[0]}.") for each in missing[1:])
 
 
 def _check_deliveries(conn_id: str) -> Iterator[Finding]:
-    """Claim, write and read a temporary row, as a delivery does; compare what tasks did; count what is in doubt."""
+    """Claim, write and read a temporary row, as a delivery does; compare it with what tasks did; count doubts."""
     found, newest, count = require_deliveries().open(patience=0.0, timeout=TIMEOUT), None, 0
-    text = "not made yet, the first task that needs it makes it."
+    text = "not created yet; the first task that needs it creates it."
     if found.database.name != "sqlite" or shown_deliveries.is_made(found):  # do not touch another program's file
         row = Row.of_task(found, ("", uuid.uuid4().hex, "", -1))
         try:
@@ -110,18 +110,18 @@ def _check_deliveries(conn_id: str) -> Iterator[Finding]:
         finally:
             shown_deliveries.delete(found, row.key)
         newest, count = shown_deliveries.newest(found), shown_deliveries.count_in_doubt(found, conn_id)
-        text = f"it can be used. A task wrote there last: {_age(newest) + ' ago' if newest else 'never'}."
+        text = f"it can be used. Last written to by a task: {_age(newest) + ' ago' if newest else 'never'}."
     yield Finding("deliveries", Health.OK, f"{found.name}: {text}")
     started = last_start(_DELIVERING)
     if started and (newest is None or newest < started - _CLOCKS):
-        text = f"A task that started {_age(started)} ago has delivered, and has not written to {found.name}."
-        to_do = "Tasks use another database than this shell: set deliveries_conn_id here as it is set for workers."
+        text = f"A task that started {_age(started)} ago delivered, but did not write to {found.name}."
+        to_do = "Tasks use a different database than this shell: set deliveries_conn_id here as it is set for workers."
         yield Finding("tasks", Health.DEGRADED, text, to_do)
     else:
         yield Finding("tasks", Health.OK, f"No task has delivered without {found.name}.")
-    to_do = "Clear their tasks: the page Outbound transfers lists them. A clear does not send again what was sent."
+    to_do = "Clear their tasks, which the page Outbound transfers lists. A clear does not send a sent transfer again."
     doubt = Finding("in_doubt", Health.DEGRADED, f"Deliveries in doubt: {count}.", to_do)
-    yield doubt if count else Finding("in_doubt", Health.OK, "No delivery of 30 days is in doubt.")
+    yield doubt if count else Finding("in_doubt", Health.OK, "No delivery of the last 30 days is in doubt.")
 
 
 def _age(since: datetime) -> str:
@@ -130,8 +130,8 @@ def _age(since: datetime) -> str:
 
 def _check_polls() -> Iterator[Finding]:
     waiting, alive = count_triggers("outbound_transfer.triggers.")
-    text = f"Tasks wait ({waiting}), and no triggerer is alive."
-    broken = Finding("polls", Health.BROKEN, text, "Start a triggerer: no wait ends meanwhile.")
+    text = f"Tasks are waiting ({waiting}), but no triggerer is alive."
+    broken = Finding("polls", Health.BROKEN, text, "Start a triggerer: without one, no wait ends.")
     text = f"{pluralize(waiting, 'task')} waiting without a worker; {pluralize(alive, 'triggerer')} alive."
     yield broken if waiting and not alive else Finding("polls", Health.OK, text)
 

@@ -64,7 +64,7 @@ def with_connections(function: Callable[[Namespace], None]) -> Callable[[Namespa
                 raise
             given = {kind: getattr(arguments, f"{kind}_conn_id", None) for kind in ("iceberg", "sql")}
             place = "".join(f"--{kind}-conn-id {conn_id}: " for kind, conn_id in given.items() if conn_id)
-            # Of a database, the other lines may quote the row.
+            # The other lines of a database error may quote the row.
             raise SystemExit(f"{place}{redact(words_of(error))}") from None
         finally:
             os.environ[_PROCESS_CONTEXT] = before
@@ -96,7 +96,7 @@ def verify(arguments: Namespace) -> None:
 @with_connections
 def rebuild_cursor(arguments: Namespace) -> None:
     """Set the cursor to the page of the newest rows."""
-    _move(arguments, "that of the rows", lambda feed, _: feed.rebuild_cursor())
+    _move(arguments, "the newest rows' cursor", lambda feed, _: feed.rebuild_cursor())
 
 
 @with_connections
@@ -104,7 +104,7 @@ def reset(arguments: Namespace) -> None:
     """Set the cursor."""
     after = _move(arguments, arguments.to, lambda feed, shown: feed.reset(arguments.to, expected=shown))
     if after != arguments.to and not arguments.output:
-        print(f"The page that has {arguments.to} starts at {after}: its rows are deleted, and read again.")  # noqa: T201
+        print(f"The page with {arguments.to} starts at {after}: its rows are deleted and read again.")  # noqa: T201
 
 
 def _move(
@@ -145,7 +145,7 @@ def views(arguments: Namespace) -> None:
 def forget(arguments: Namespace) -> None:
     """Forget a transfer, so that its task, once it is cleared, sends it again."""
     transfer_id = arguments.transfer_id
-    confirm(arguments, f"Forget transfer {transfer_id}? A clear of its task then sends it again, and bills it again.")
+    confirm(arguments, f"Forget transfer {transfer_id}? If its task is cleared, it is sent and billed again.")
     task = forgetting.forget(require_deliveries().open(), transfer_id, read_state, getpass.getuser())
     text = f"Transfer {transfer_id} is forgotten. Clear the {task} to send it again."
     print_rows(arguments, text, {"transfer_id": transfer_id, "task": task})
@@ -155,20 +155,20 @@ def forget(arguments: Namespace) -> None:
 def clean(arguments: Namespace) -> None:
     """Delete the rows of tasks whose deliveries have not changed for some time; delivery keys stay."""
     if arguments.older_than < MIN_AGE:
-        raise SystemExit("--older-than must be 30d or more: the service keeps a draft, which may be sent, so long.")
+        raise SystemExit("--older-than must be 30d or more: the service keeps drafts, which may be sent, that long.")
     place, oldest = find_deliveries(), utc_now() - arguments.older_than
     if place is None or (place.file and not place.file.exists()):
-        print_rows(arguments, "There is no table of deliveries: nothing to delete.", {"deleted": 0})
+        print_rows(arguments, "There is no deliveries table, so there is nothing to delete.", {"deleted": 0})
         return
     days = pluralize(arguments.older_than.days, "day")
-    confirm(arguments, f"Delete deliveries older than {days}? A task of one that is cleared later sends again.")
+    confirm(arguments, f"Delete deliveries older than {days}? A task that is cleared later sends again.")
     deleted = shown_deliveries.clean(place.open(patience=0.0), oldest)
     print_rows(arguments, f"{pluralize(deleted, 'row')} of {place} deleted.", {"deleted": deleted})
 
 
 @with_connections
 def export(arguments: Namespace) -> None:
-    """Print all rows that have an address as JSON, without the addresses of others."""
+    """Print all rows with an address as JSON, without other people's addresses."""
 
     def to_text(value: object) -> str:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
@@ -222,7 +222,7 @@ def _places(arguments: Namespace) -> list[PersonalData]:
     """Return the table of deliveries, and the tables in its database and in the one that the command names."""
     place = find_deliveries()
     if place is None and not arguments.sql_conn_id:
-        raise SystemExit("Where? There is no table of deliveries, so give --sql-conn-id.")
+        raise SystemExit("Where? There is no deliveries table, so give --sql-conn-id.")
     named = (arguments.sql_conn_id, arguments.table_prefix, arguments.schema)
     of_deliveries = (place.conn_id if place else "", *table_naming().values())
     found = [personal_data_of_deliveries(place.open(patience=0.0))] if place else []
@@ -246,7 +246,7 @@ def confirm(arguments: Namespace, question: str) -> None:
         if is_agreed or input(f"{question} [y/N] ").strip().lower() in ("y", "yes"):
             return
     except EOFError:
-        raise SystemExit("Nothing was changed: there is no terminal to ask. Give --yes to change it.") from None
+        raise SystemExit("Nothing was changed: there is no terminal to ask. Give --yes to proceed.") from None
     except KeyboardInterrupt:
         pass
     raise SystemExit("Nothing was changed.")
@@ -255,12 +255,12 @@ def confirm(arguments: Namespace, question: str) -> None:
 def open_feed(arguments: Namespace) -> EventDestination:
     """Return the feed that a command is about, which may never have been read."""
     if bool(arguments.sql_conn_id) == bool(arguments.iceberg_conn_id):
-        raise SystemExit("Where is the feed? Exactly one of these says it: --sql-conn-id, --iceberg-conn-id.")
+        raise SystemExit("Where is the feed? Give exactly one of --sql-conn-id and --iceberg-conn-id.")
     if arguments.sql_conn_id:
         tables = open_feed_tables(arguments)
         return EventStore(tables, _account(arguments, lambda: list(read_cursors(tables))))
     if not arguments.table:
-        raise SystemExit("--iceberg-conn-id needs --table, the namespace and table of Iceberg.")
+        raise SystemExit("--iceberg-conn-id needs --table, the Iceberg namespace and table.")
     catalog = open_catalog(arguments.iceberg_conn_id)
     # Not at the top: pyiceberg is optional.
     from outbound_transfer.lake.iceberg import IcebergEventDestination, list_feeds_of
@@ -276,5 +276,5 @@ def open_feed_tables(arguments: Namespace) -> Tables:
 def _account(arguments: Namespace, list_accounts: Callable[[], list[str]]) -> str:
     feeds = [arguments.account] if arguments.account else list_accounts()
     if len(feeds) != 1:
-        raise SystemExit(f"--account must say which: {', '.join(feeds)}" if feeds else NO_FEED)
+        raise SystemExit(f"Give --account, one of: {', '.join(feeds)}" if feeds else NO_FEED)
     return feeds[0]

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 MAX_PAGE_SIZE: Final = 100  # transfers (service-api.md, R59)
 MAX_EVENTS_PER_PAGE: Final = 1_000
 MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024  # a page is read as a whole, to be loaded completely or not at all
-MAX_DRAFTS: Final = 2  # creates that may end in doubt: each may leave a draft that nobody knows, gone in 30 days
+MAX_DRAFTS: Final = 2  # creates that may end in doubt; each may leave an unknown draft, which expires in 30 days
 
 # Seconds between two attempts.
 MIN_DELAY: Final = 0.5  # before any repeat, so that "Retry-After: 0" does not cause a busy loop
@@ -44,11 +44,11 @@ MAX_FIRST_ATTEMPTS: Final = 3  # to connect, before the service was ever reached
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Limits of the retries of one call (service-api.md, R50). Waits for the rate limit or a slot do not count."""
+    """Retry limits of one call (service-api.md, R50). Waits for the rate limit or a slot do not count."""
 
     max_attempts: int = 8  # that may fail with a transient error (5xx, broken connection, timeout)
-    timeout: float = 3_600.0  # seconds that a call may wait in all, without its waits for a slot
-    slot_timeout: float = 3_600.0  # seconds that a send may wait in all for a slot; 0 leaves the wait to the caller
+    timeout: float = 3_600.0  # seconds that a call may wait in total, excluding waits for a slot
+    slot_timeout: float = 3_600.0  # seconds that a send may wait in total for a slot; 0 leaves the wait to the caller
 
 
 #: Called before each wait with the operation, the error of the attempt, and the seconds.
@@ -66,8 +66,8 @@ class Client:
     :param sleep: waits between two attempts.
     :param on_attempt: surrounds every attempt.
     :param on_retry: called before each wait between two attempts.
-    :param secrets: texts that no error may quote, besides the keys; more may be added.
-    :raises InvalidSettings: a variable of the environment, such as HTTPS_PROXY or SSL_CERT_FILE, is unusable.
+    :param secrets: strings that no error may quote, in addition to the keys; more may be added.
+    :raises InvalidSettings: an environment variable, such as HTTPS_PROXY or SSL_CERT_FILE, is unusable.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Client:
         def check(response: Response) -> Transfer:
             transfer = decode(response.body)
             if transfer.id != transfer_id:
-                raise MalformedResponse(f"get: the response shows another transfer than {transfer_id}")
+                raise MalformedResponse(f"get: the response shows a transfer other than {transfer_id}")
             if not transfer.is_draft and not transfer.sent_at:
                 raise MalformedResponse(f"get: transfer {transfer_id} is {transfer.status!r}, but has no sent_at")
             return transfer
@@ -120,7 +120,7 @@ class Client:
         return self._repeat(Request("get", "GET", _path(transfer_id)), check)
 
     def find_transfer(self, transfer_id: str, decode: Callable[[bytes], Transfer] = decode_transfer) -> Transfer | None:
-        """Return a transfer; None if the key sees none of this id, for example a discarded draft."""
+        """Return a transfer; None if the key sees no transfer with this id, for example after a discard."""
         try:
             return self.get_transfer(transfer_id, decode)
         except NotFound:
@@ -162,7 +162,7 @@ class Client:
         return self._repeat(Request("get_file", "GET", _path(transfer_id, "files", file_id)), _decode_file)
 
     def remove_file(self, transfer_id: str, file_id: str, before_attempt: Callable[[], object] = lambda: None) -> None:
-        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it is there (R20, R34)."""
+        """DELETE /v1/transfers/{transfer_id}/files/{file_id}: remove a file from a draft, if it exists (R20, R34)."""
         with suppress(NotFound):
             self._delete("remove", _path(transfer_id, "files", file_id), before_attempt)
 
@@ -170,7 +170,7 @@ class Client:
         """DELETE /v1/transfers/{transfer_id}: discard a draft (service-api.md, R35).
 
         :raises InvalidState: it was sent.
-        :raises NotFound: the key sees none of this id; so it is after an earlier call, too.
+        :raises NotFound: the key sees no transfer with this id, for example because an earlier call discarded it.
         """
         self._delete("discard", _path(transfer_id), lambda: None)
 
@@ -232,7 +232,7 @@ class Client:
     def retry(self, operation: str, attempt: Callable[[bool], T], max_in_doubt: int | None = None) -> T:
         """Repeat an attempt, of one call or several, while its error is transient, within the policy.
 
-        :param attempt: called with whether an attempt before it ended in doubt.
+        :param attempt: gets whether an earlier attempt ended in doubt.
         :param max_in_doubt: attempts that may end in doubt.
         :raises CallError: of the last attempt. A loop around this one does not repeat it.
         """
@@ -337,7 +337,7 @@ def _may_be_repeated(error: BaseException) -> bool:
 
 
 def _delay_after(error: CallError, failures: int) -> float:
-    """Return the seconds before the next attempt: what the service asks for and at most a second, or a backoff."""
+    """Return the seconds before the next attempt: the requested delay plus at most a second, or a backoff."""
     asked = error.retry_after
     if error.waits_for_slot:
         asked = max(SLOT_INTERVAL, asked or 0.0)

@@ -13,7 +13,7 @@ class OutboundTransferError(Exception):
     """Base class of the errors of this package."""
 
     def __init__(self, *texts: object) -> None:
-        # A path may hold bytes that are not UTF-8, of which Airflow can log nothing.
+        # A path may contain bytes that are not UTF-8, and Airflow cannot log such a string.
         super().__init__(*(str(text).encode(errors="backslashreplace").decode() for text in texts))
 
 
@@ -30,7 +30,7 @@ class NothingMatches(InvalidDelivery):
 
 
 class SourceUnreadable(OutboundTransferError):
-    """The file cannot be read here. What to do: let Airflow's user on this worker read it, and its folder. Retried."""
+    """The file cannot be read here. What to do: let Airflow's user on this worker read it and its folder. Retried."""
 
 
 class SourceMissing(SourceUnreadable):
@@ -38,29 +38,29 @@ class SourceMissing(SourceUnreadable):
 
 
 class SourceChanged(OutboundTransferError):
-    """The file changed meanwhile; nothing was sent. What to do: deliver a finished file, or a copy. Retried."""
+    """The file changed during delivery; nothing was sent. What to do: deliver a finished file, or a copy. Retried."""
 
 
 class FileConflict(OutboundTransferError):
-    """The draft has a file of this name that another task attached. What to do: use one draft each. Not retried."""
+    """Another task attached a file with this name to the draft. What to do: use separate drafts. Not retried."""
 
 
 class DraftChanged(OutboundTransferError):
-    """The draft's files are not those attached; nothing was sent. What to do: clear the attaching tasks. Retried."""
+    """The draft's files were changed; nothing was sent. What to do: clear the tasks that attach files. Retried."""
 
 
 class WrongTransfer(OutboundTransferError):
     """The transfer with this id belongs to another account or to another delivery. Not retried.
 
-    What to do: correct the connection, or the id. Clear the task that creates the draft, and all after it. If something
-    was sent, cancel it in the web application.
+    What to do: correct the connection or the id. Clear the task that creates the draft and all tasks after it. If
+    something was sent, cancel it in the web application.
     """
 
 
 class AlreadyDelivered(OutboundTransferError):
-    """This run, or this delivery key, has sent a transfer, or its send is in doubt; it sends no other. Not retried.
+    """This run or delivery key has already sent a transfer, or its send is in doubt. Nothing else is sent. Not retried.
 
-    What to do: look in the web application. To deliver other input, trigger a new run (with another ``delivery_key``).
+    What to do: check the web application. To deliver changed input, trigger a new run (with another ``delivery_key``).
     """
 
 
@@ -69,11 +69,11 @@ class TaskNotRunning(OutboundTransferError):
 
 
 class Rehearsed(OutboundTransferError):
-    """The connection rehearses, so all is done but the send. What to do: take ``rehearse`` out of it to send."""
+    """The connection rehearses: everything is done except the send. What to do: to send, remove its ``rehearse``."""
 
 
 class CallsStopped(Exception):
-    """Control flow, not an error: another thread has stopped the calls of the client."""
+    """Control flow, not an error: another thread has stopped the client's calls."""
 
 
 class CallError(OutboundTransferError):
@@ -83,20 +83,20 @@ class CallError(OutboundTransferError):
     is_exhausted: bool = False  # whether its retry loop has ended, so that a loop around it does not repeat it
     retry_after: float | None = None  # seconds that the service asks to wait
     is_transient: ClassVar[bool] = False
-    waits_for_slot: ClassVar[bool] = False  # whether it is waited for as long as slot_timeout says
+    waits_for_slot: ClassVar[bool] = False  # whether the client waits for it, up to slot_timeout
 
 
 class DraftInUse(CallError):
     """Another task is changing the draft, or its send is in doubt; nothing was sent. Retried.
 
-    What to do: if the attaching task has failed, clear it; after a send in doubt, the creating one and all after it.
+    What to do: if the attaching task failed, clear it; after a send in doubt, clear the creating task and all after it.
     """
 
     is_transient = waits_for_slot = True
 
 
 class NotConnected(CallError):
-    """No connection was established, so no request was sent. Repeated; the first one of a task only twice.
+    """No connection was established, so no request was sent. Repeated; only twice if the service was never reached.
 
     What to do: check the address, its scheme, the name server, proxies and firewalls on the way to the service.
     """
@@ -107,7 +107,7 @@ class NotConnected(CallError):
 class NoResponse(CallError):
     """The connection broke before the response was complete, or it took longer than ``timeout``. Repeated.
 
-    What to do: raise the connection's ``timeout`` if the service is slow; otherwise nothing, unless it is frequent.
+    What to do: raise the connection's ``timeout`` if the service is slow; otherwise nothing, unless it happens often.
     """
 
     in_doubt = is_transient = True
@@ -117,7 +117,7 @@ class MalformedResponse(CallError):
     """The response does not match the service's API. Repeated; a page of the feed is left to the task's retries.
 
     What to do: look for a proxy or a sign-in page that responds in place of the service. If a redelivery says that the
-    response contradicts itself, nothing was sent: look in the web application, and ask the service.
+    response contradicts itself, nothing was sent: look in the web application, and contact the service.
     """
 
     in_doubt = is_transient = True
@@ -168,7 +168,7 @@ class ApiNotEnabled(Forbidden, documented={403: "api_not_enabled"}):
 
 
 class ApiNotPermitted(Forbidden, documented={403: "api_not_permitted"}):
-    """An administrator must grant the key's user the use of the API."""
+    """An administrator must allow the key's user to use the API."""
 
 
 class SendingNotPermitted(Forbidden, documented={403: "sending_not_permitted"}):
@@ -180,11 +180,11 @@ class AuthOptionNotEnabled(Forbidden, documented={403: "auth_option_not_enabled"
 
 
 class NoCredit(Forbidden, documented={403: "no_credit"}):
-    """Buy credit for the account, then clear the task: nothing was sent."""
+    """Buy credit for the account, then clear the task; nothing was sent."""
 
 
 class NotFound(ServiceError, documented={404: "not_found"}):
-    """The id is unknown, its draft was discarded, or another user sent it: use the key of the sending user."""
+    """The id is unknown, its draft was discarded, or another user sent it; use the sending user's key."""
 
 
 class Conflict(ServiceError):
@@ -227,11 +227,11 @@ class ServerFault(
     in_doubt = is_transient = True
 
 
-#: Of responses with an undocumented code or none: by status, otherwise by its hundred.
+#: For responses without a documented code: by status, otherwise by its hundred.
 _BY_STATUS: Final = {status: kind for (status, _), kind in BY_CODE.items()} | {403: Forbidden, 409: Conflict}
 
 
 def error_of(status: int, code: str, message: str, retry_after: float | None = None) -> ServiceError:
-    """Return an error response as an error of its class."""
+    """Return the exception for an error response."""
     kind = BY_CODE.get((status, code)) or _BY_STATUS.get(status) or _BY_STATUS.get(status // 100 * 100, ServiceError)
     return kind(status, code, message, retry_after)

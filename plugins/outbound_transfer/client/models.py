@@ -53,7 +53,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """A transfer. ``status`` may be any text (service-api.md, R5); ``files`` is None in listings.
+    """A transfer. ``status`` may be any string (service-api.md, R5); ``files`` is None in listings.
 
     ``picked_up`` and ``not_picked_up`` are addresses.
     """
@@ -120,26 +120,26 @@ def decode_transfer(body: bytes) -> Transfer:
 def decode_pickups(body: bytes) -> Transfer:
     """Decode one transfer that shows for every recipient whether they have picked up: a missing field is not an answer.
 
-    :raises msgspec.DecodeError: it does not.
+    :raises msgspec.DecodeError: it does not show this, or is not a valid transfer.
     :raises MalformedResponse: its status contradicts what the recipients have done (service-api.md, R17).
     """
     value = _parse(body)
     transfer = _convert_transfer(value)
     # null says something, a missing field does not
     if not transfer.recipients or any("picked_up_at" not in each for each in value["recipients"]):
-        raise msgspec.ValidationError("it does not say of every recipient whether they have picked up")
+        raise msgspec.ValidationError("it does not say for every recipient whether they have picked up")
     some, everybody = bool(transfer.picked_up), not transfer.not_picked_up
     plausible = {DRAFT: not some, PENDING: not some, PARTIAL: some and not everybody, COMPLETE: everybody}
     if not (plausible | {EXPIRED: not everybody}).get(transfer.status, True):
         raise MalformedResponse(
-            f"get: the response contradicts itself about who has picked up transfer {transfer.id}: it is "
+            f"get: the response contradicts itself about pickups of transfer {transfer.id}: its status is "
             f"{transfer.status!r:.100}, and {len(transfer.picked_up)} of {len(transfer.recipients)} recipients have"
         )
     return transfer
 
 
 def decode_page(body: bytes) -> TransferPage:
-    """Decode one page of the listing. An invalid row hides no other: it is in ``unreadable``.
+    """Decode one page of the listing. Invalid rows do not hide the others; they are in ``unreadable``.
 
     :raises msgspec.DecodeError: it is not a page.
     """
@@ -158,7 +158,7 @@ def decode_page(body: bytes) -> TransferPage:
 
 
 def _parse(body: bytes) -> Any:
-    """Parse JSON, also if msgspec refuses it; bytes and surrogates that are not UTF-8 become U+FFFD."""
+    """Parse JSON, even if msgspec rejects it; bytes and surrogates that are not UTF-8 become U+FFFD."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.decode(body)
     try:
@@ -174,7 +174,7 @@ def _convert_transfer(value: Any) -> Transfer:
     transfer = msgspec.convert(value, Transfer)
     if _UNREADABLE in transfer.id or not transfer.id.isprintable():  # repaired, it could be another transfer's
         raise msgspec.ValidationError("the id is not printable text")
-    # A line of a log shows them.
+    # Log lines show them.
     shown = {name: getattr(transfer, name) for name in ("status", "expires_at", "sent_at")}
     changed = {name: redact(text, ()) for name, text in shown.items() if text and not text.isprintable()}
     return msgspec.structs.replace(transfer, **changed) if changed else transfer
@@ -191,7 +191,7 @@ def to_result(transfer: Transfer) -> dict[str, Any]:
 
 
 def to_summary_dict(transfer: Transfer) -> dict[str, Any]:
-    """Convert a transfer as :func:`to_result` does, without its files: listings have none, those sent are fixed."""
+    """Convert a transfer as :func:`to_result` does, without its files, which listings omit."""
     return {field: value for field, value in to_result(transfer).items() if field != "files"}
 
 
@@ -211,9 +211,9 @@ def status_hint(transfer: Transfer) -> str:
 
 
 class TransferOutcome(msgspec.Struct, frozen=True):
-    """The state of the transfer of a task that did not succeed, and why: for callbacks, notifiers, other tasks.
+    """The state of a transfer whose task did not succeed, and why; for callbacks, notifiers and other tasks.
 
-    What is not known is None, never "nobody"; so is ``status`` after a send in doubt. ``picked_up`` are addresses.
+    Unknown values are None, never "nobody", as is ``status`` after a send in doubt. ``picked_up`` lists addresses.
     """
 
     transfer_id: str
@@ -270,7 +270,7 @@ class Upload:
 
 
 class Attached(NamedTuple):
-    """The service's record of a file, and whether this attempt attached it (201) or it was there (200; R31)."""
+    """The service's record of a file, and whether this attempt attached it (201) or it already existed (200; R31)."""
 
     file: File
     is_new: bool

@@ -1,4 +1,4 @@
-"""Validated input for the service: the request for a draft (service-api.md, R22 to R25), the names of files."""
+"""Validated input for the service: the request for a draft (service-api.md, R22 to R25), and file names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from outbound_transfer.wording import is_valid_unicode
 
 MAX_RECIPIENTS: Final = 250
 MAX_MESSAGE_LENGTH: Final = 2_000
-MAX_NAME_BYTES: Final = 255  # of common file systems, so that a recipient can save the file
+MAX_NAME_BYTES: Final = 255  # the limit of common file systems, so that a recipient can save the file
 
-#: The fields of a recipient (service-api.md, R22); a phone is never shown.
+#: The fields of a recipient (service-api.md, R22); phone numbers are never shown.
 RECIPIENT_FIELDS: Final = frozenset({"email", "name", "phone"})
 
 #: Values of ``security`` (service-api.md, R10).
@@ -28,7 +28,7 @@ SECURITY_OPTIONS: Final = ("none", "email", "email_code", "question", "sms", "lo
 #: An address, or a mapping with ``email`` and optionally ``name`` and ``phone``.
 GivenRecipient: TypeAlias = str | Mapping[str, Any]
 
-_JOINERS: Final = {ord("\u200c"): None, ord("\u200d"): None}  # of letters of some scripts, and of parts of emoji
+_JOINERS: Final = {ord("\u200c"): None, ord("\u200d"): None}  # join letters in some scripts, and parts of emoji
 
 
 class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,7 +57,7 @@ class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that no log, error or rendered field may show."""
+        """Strings that no log, error or rendered field may show."""
         return tuple(filter(None, (self.security_answer, *(recipient.phone for recipient in self.recipients))))
 
 
@@ -72,9 +72,9 @@ def build_new_transfer(
 ) -> NewTransfer:
     """Validate and build the request for a draft.
 
-    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if None. An empty text is refused: the
-        account's default may be weaker than what a template without a value was to give.
-    :param security_question: for security ``question`` only; so is ``security_answer``, which is secret.
+    :param security: one of :data:`SECURITY_OPTIONS`; the account's default if None. An empty string is rejected:
+        the account's default may be weaker than what a template without a value was meant to set.
+    :param security_question: only for security ``question``, like ``security_answer``, which is secret.
     :raises InvalidDelivery: one line for each broken rule; secrets are not quoted.
     """
     given, parsed, problems = as_recipient_list(recipients), list[NewRecipient](), list[str]()
@@ -88,34 +88,34 @@ def build_new_transfer(
     new = NewTransfer(
         subject or "", tuple(parsed), message or None, security, security_question or None, security_answer or None
     )
-    problems += list(_type_problems(new)) or [*_problems(new), *_security_problems(new)]  # which need texts
+    problems += list(_type_problems(new)) or [*_problems(new), *_security_problems(new)]  # which need strings
     if problems:
         lines = dict.fromkeys(problems)
-        raise InvalidDelivery("The delivery cannot be made, nothing was created:\n- " + "\n- ".join(lines))
+        raise InvalidDelivery("The delivery is invalid, so nothing was created:\n- " + "\n- ".join(lines))
     return new
 
 
 def as_recipient_list(given: GivenRecipient | Iterable[GivenRecipient]) -> list[GivenRecipient]:
-    """Return one or several recipients as a list, each as it is."""
+    """Return one or several recipients as a list, each unchanged."""
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else [given]
 
 
 def normalize_address(address: str) -> str:
-    """Return the address without differences that mean the same mailbox, with the domain as DNS has it (IDNA 2008).
+    """Return the same string for all spellings of a mailbox's address, with the domain as in DNS (IDNA 2008).
 
-    Two people never become one: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would have it.
+    Different people stay different: ``strauß@…`` is not ``strauss@…``, as :meth:`str.casefold` would make it.
     """
     local, at, domain = " ".join(unicodedata.normalize("NFC", address).lower().split()).rpartition("@")
     if not domain.isascii():
         import idna  # only here, as its tables take time to load
 
-        with suppress(UnicodeError):  # an invalid domain is compared as it is
+        with suppress(UnicodeError):  # an invalid domain is compared unchanged
             domain = idna.encode(domain, uts46=True).decode()
     return f"{local}{at}{domain}"
 
 
 def show_address(text: str) -> str:
-    """Return a text given as an address; ``***`` if it may be something else, such as a phone number or JSON."""
+    """Return a string given as an address; ``***`` if it may be something else, such as a phone number or JSON."""
     return text if "@" in text and not set(text) & set('"()[]{}') else "***"
 
 
@@ -127,7 +127,7 @@ def _parse_recipient(given: GivenRecipient) -> NewRecipient:
         raise ValueError(f"must be an address or a mapping, not {type(given).__name__}")
     if unknown := sorted(str(field) for field in given if field not in RECIPIENT_FIELDS):
         raise ValueError(f"has the field {unknown[0]!r:.100}, but may only have email, name and phone")
-    # A CHAR column of a database and a line of a file end in white space, which no address and no name has.
+    # A database's CHAR column or a line of a file may end in white space, which no address or name contains.
     stripped = {field: text.strip() for field, text in given.items() if field != "phone" and isinstance(text, str)}
     recipient = msgspec.convert({**given, **stripped}, NewRecipient)  # whose errors never quote values
     if not is_valid_unicode(f"{recipient.name}{recipient.phone}"):
@@ -139,14 +139,14 @@ def _type_problems(new: NewTransfer) -> Iterator[str]:
     for field in ("subject", "message", "security", "security_question", "security_answer"):
         text = getattr(new, field)
         if not isinstance(text, str | None):
-            yield f"{field} must be text, not {type(text).__name__}: quote it, as in \"'12.50'\""
+            yield f"{field} must be a string, not {type(text).__name__}: quote it, as in \"'12.50'\""
         elif not is_valid_unicode(text or ""):
             yield f"{field} is not valid Unicode"
 
 
 def _problems(new: NewTransfer) -> Iterator[str]:
     if not new.subject.strip():
-        yield "subject must not be empty; a template without a value is"
+        yield "subject must not be empty; check whether its template has a value"
     if (length := len(new.message or "")) > MAX_MESSAGE_LENGTH:
         yield f"message has {length:,} characters; {MAX_MESSAGE_LENGTH:,} are allowed"
     addresses = [recipient.email for recipient in new.recipients]
@@ -165,7 +165,7 @@ def _address_problem(address: str) -> str:
         validate_email(address, check_deliverability=False, allow_smtputf8=True, test_environment=True)
     except EmailNotValidError as error:
         if address.lstrip().startswith(("[", "{", "(")):
-            return "a recipient starts like JSON, but is neither JSON nor a list or mapping in Python"
+            return "a recipient starts like JSON, but is neither JSON nor a Python list or mapping"
         hint = " Give several addresses as a list." if address.count("@") > 1 else ""
         return f"recipient {show_address(address)!r} is not an address: {error}{hint}"
     return ""
@@ -184,14 +184,14 @@ def _security_problems(new: NewTransfer) -> Iterator[str]:
             yield f"{field} is not used with security {security!r:.100}"
     for recipient in new.recipients if security == "sms" else ():
         if not re.fullmatch("[0-9]+", re.sub(r"[\W_]", "", recipient.phone or "")):
-            yield f"security 'sms' needs the phone of {show_address(recipient.email)}, in digits and punctuation"
+            yield f"security 'sms' needs a phone number for {show_address(recipient.email)}: digits and punctuation"
 
 
 def attachment(name: str) -> str:
     """Return an upload's Content-Disposition: ``filename*`` is the name, ``filename`` the closest in ASCII (R30)."""
     check_name(name)
     ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode() or "file"
-    # Parsers disagree on quotes, backslashes and percent signs; a slash may come of the normalization.
+    # Parsers disagree on quotes, backslashes and percent signs; normalization may produce a slash.
     fallback = re.sub(r'["\\%/]', "_", ascii_name)
     return f"attachment; filename=\"{fallback}\"; filename*=UTF-8''{quote(name, safe='')}"
 
@@ -204,8 +204,8 @@ def check_name(name: str) -> None:
         "contains a path separator, and the service strips directory parts": {"/", "\\"} & set(name),
         "contains a control character": "Cc" in categories,
         "is not valid Unicode": "Cs" in categories,
-        "contains a character that is not seen and makes a name look like another": {"Cf", "Zl", "Zp"} & categories,
+        "contains an invisible character, which makes a name look like another": {"Cf", "Zl", "Zp"} & categories,
         f"is over {MAX_NAME_BYTES} bytes in UTF-8": len(name.encode(errors="replace")) > MAX_NAME_BYTES,
     }
     if reason := next((reason for reason, is_found in reasons.items() if is_found), ""):
-        raise InvalidDelivery(f'the file name {name!r} {reason}; give another with {{"path": …, "name": …}}')
+        raise InvalidDelivery(f'the file name {name!r} {reason}; set another name with {{"path": …, "name": …}}')

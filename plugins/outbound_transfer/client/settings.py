@@ -54,7 +54,7 @@ class Settings:
         if url.scheme not in ("http", "https") or not url.host:
             raise InvalidSettings(f"the host must be an http or https address, not {url.host or 'empty'!r}")
         if any((url.userinfo, url.query, url.fragment)):
-            raise InvalidSettings("the host must hold no user, password, query or fragment")
+            raise InvalidSettings("the host must not contain a user, password, query or fragment")
         if not 0 < self.timeout <= MAX_TIMEOUT:
             raise InvalidSettings(f"timeout must be over 0 and at most {MAX_TIMEOUT:g} seconds, not {self.timeout}")
 
@@ -79,7 +79,7 @@ class Settings:
         if is_feed:
             key, where = self.event_api_key, "the connection's extra field event_api_key"
         if not key:
-            raise InvalidSettings(f"{where} is not set. Enter the key in that field; others are not read")
+            raise InvalidSettings(f"{where} is not set. Enter the key in that field; no other field is read")
         if not is_feed and key.startswith("obs_"):  # service-api.md, R9
             raise InvalidSettings(
                 f"{where} is an event key, as it begins with obs_. Put it in the extra field event_api_key instead; "
@@ -91,7 +91,7 @@ class Settings:
 
 
 def open_client(settings: Settings) -> httpx.Client:
-    """:raises InvalidSettings: a variable of the environment is unusable."""
+    """:raises InvalidSettings: an environment variable is unusable."""
     url = httpx.URL(settings.base_url)
     proxies = {} if proxy_bypass(url.netloc.decode()) else getproxies()
     proxy = proxies.get(url.scheme, proxies.get("all"))
@@ -113,7 +113,7 @@ def open_client(settings: Settings) -> httpx.Client:
         ) from None
     except (ValueError, ImportError, httpx.InvalidURL):
         raise InvalidSettings(
-            "a proxy variable of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is not the address of a proxy, "
+            "a proxy environment variable (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is not a proxy's address, "
             "such as http://proxy.example.com:3128"
         ) from None
 

@@ -29,7 +29,7 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 #: The service adds an error object to every error (service-api.md, R15); without it, a proxy or gateway has responded.
 _CONCLUSIVE_STATUSES: Final = frozenset(range(400, 500)) - {400, 411, 413, 429}
 
-_ADDRESS_HINT: Final = "Are scheme (http or https), host and port of the Airflow connection right?"
+_ADDRESS_HINT: Final = "Check the scheme (http or https), host and port of the Airflow connection."
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Request:
 
 
 class Response(NamedTuple):
-    """An HTTP response. ``headers`` are found by name in lower case."""
+    """An HTTP response. Look up ``headers`` by lower-case name."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,7 +63,7 @@ def send(
 ) -> Response:
     """Make one attempt of a call; return the response, whatever its status.
 
-    :param secrets: texts that no error may quote.
+    :param secrets: strings that no error may quote.
     :raises CallError: no complete response arrived, or it exceeds the limits.
     :raises InvalidSettings: the key is unusable.
     """
@@ -84,7 +84,7 @@ def send(
             return Response(response.status_code, response.headers, body)
         except (httpx.TransportError, httpx.StreamError) as error:
             failure = _failure(request.operation, error, settings.origin, secrets)
-        # Not within the block above: logs show the context of an error too, and the library's quote invalid responses.
+        # Not within the block above: logs show an error's context, and the library's errors quote invalid responses.
         raise failure
 
 
@@ -113,7 +113,7 @@ def _failure(operation: str, error: Exception, origin: str, secrets: Iterable[st
 def decode_response(request: Request, response: Response, decode: Callable[[Response], T], secrets: Iterable[str]) -> T:
     """Return the result of a call.
 
-    :raises CallError: of an error response (service-api.md, R48), or of one that is not as documented.
+    :raises CallError: for an error response (service-api.md, R48), or one that is not as documented.
     """
     if not 200 <= response.status < 300:
         raise _error_from(request, response, secrets)

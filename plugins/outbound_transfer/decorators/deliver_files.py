@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DeliveryRequest(TypedDict, total=False):
-    """What a function of ``@task.deliver_files`` may return instead of files; each overrides the decorator's argument.
+    """A ``@task.deliver_files`` function's result instead of files; each key overrides an argument of the decorator.
 
     None leaves the decorator's argument as it is: a weaker ``security`` never applies silently. For ``files``,
     ``subject`` and ``recipients``, None is refused as empty. The values are as in :class:`.DeliverFilesOperator`.
@@ -53,7 +53,7 @@ class _DeliverFilesDecoratedOperator(DecoratedOperator, DeliverFilesOperator):
         super().__init__(files=files, subject=subject, recipients=recipients, **kwargs)
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
-        """Call the function: in each process of a try, and not before the try is on record."""
+        """Call the function, in each process of an attempt, but not before the attempt is stored."""
         arguments = determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
         for name, value in _to_request(self.python_callable(*self.op_args, **arguments)).items():
             setattr(self, name, value)
@@ -71,17 +71,17 @@ def _to_request(returned: Any) -> DeliveryRequest:
         return {"files": returned}
     if unknown := returned.keys() - _REQUEST_FIELDS:
         raise InvalidDelivery(
-            f"the function returned {', '.join(sorted(map(repr, unknown)))}; a mapping that it returns is one file, or "
-            f"has some of {', '.join(_REQUEST_FIELDS)}"
+            f"the function returned {', '.join(sorted(map(repr, unknown)))}; a mapping must be one file, or have "
+            f"only keys of {', '.join(_REQUEST_FIELDS)}"
         )
     given = {field: value for field, value in returned.items() if value is not None or field in _REQUIRED_FIELDS}
     return DeliveryRequest(**given)  # type: ignore[typeddict-item]
 
 
 def deliver_files_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task of a function that returns what to deliver: ``@task.deliver_files(subject=…, recipients=…)``.
+    """Turn a function that returns what to deliver into a task: ``@task.deliver_files(subject=…, recipients=…)``.
 
-    :param python_callable: returns files, as :class:`.AttachFilesOperator` takes them, or a :class:`DeliveryRequest`,
+    :param python_callable: returns files, as for :class:`.AttachFilesOperator`, or a :class:`DeliveryRequest`,
         which is not a template. It is called again in each attempt, and after each deferral before the send.
     :param kwargs: arguments of :class:`.DeliverFilesOperator`, without those that the function always returns.
     """

@@ -1,8 +1,8 @@
 """Approve a draft: a person decides about the files that it holds, and only those are sent.
 
 A draft's subject, message, recipients and security never change, so its id stands for them; a file's id is new at each
-upload. The option that a person chooses names both, as Airflow up to 3.3 goes on showing a task's first request
-(apache/airflow#73235). The answer stands in the draft's row, where each send looks for it.
+upload. The option that a person chooses names both, as Airflow up to 3.3 keeps showing a task's first request
+(apache/airflow#73235). The answer is stored in the draft's row, where each send looks for it.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ def ask(client: Client, row: Row, transfer_id: str, attempt: Attempt) -> Transfe
             return approval
         raise AlreadyDelivered(f"Transfer {transfer_id} was sent before anybody approved it. Nobody is asked.")
     if memory.phase is Phase.SENDING:
-        raise DraftInUse(f"A send of draft {transfer_id} is under way, or in doubt: nobody is asked about it")
+        raise DraftInUse(f"A send of draft {transfer_id} is under way or in doubt, so nobody is asked about it")
     require_attached(row.change(lambda each: without_skipped(each, attempt)), transfer)
     row.require_no_twin(attempt)
     return approval if approval and approval.state else transfer
 
 
 def options_of(memory: Memory) -> tuple[str, str]:
-    """Return what a person may choose, about what the draft holds now: to approve it, and to reject it."""
+    """Return a person's two options: to approve what the draft holds now, and to reject it."""
     about = f"{memory.transfer_id} ({memory.shown()})"
     return f"Approve {about}", f"Reject {about}"
 
 
 def mark_shown(row: Row, transfer_id: str, attempt: Attempt) -> None:
-    """Store which files Airflow shows to people: a retry that finds their answer may take it up."""
+    """Store which files Airflow shows to people: a retry that finds their answer may use it."""
     _change(row, transfer_id, attempt, lambda memory, before: replace(before, shown=memory.shown()))
 
 
 def answer(row: Row, transfer_id: str, attempt: Attempt, option: str, by: str, at: str) -> Approval:
-    """Store what a person has chosen, if it is about the files that the draft holds now."""
+    """Store a person's choice, if it is about the files that the draft holds now."""
 
     def answered(memory: Memory, before: Approval) -> Approval:
         require_closed(memory)
         if option not in (options := options_of(memory)):
             raise DraftChanged(
-                f"{by} chose '{option}', which is about other files than draft {transfer_id} holds now. Nothing is "
-                "sent. Clear this task to ask again; as Airflow up to 3.3 goes on showing the first request of a task, "
+                f"{by} chose '{option}', but the files of draft {transfer_id} have changed since. Nothing is "
+                "sent. Clear this task to ask again; Airflow up to 3.3 keeps showing a task's first request, so "
                 "trigger a new Dag run there"
             )
         return Approval(before.asked, APPROVED if option == options[0] else REJECTED, memory.shown(), by, at)
@@ -95,7 +95,7 @@ def _change(row: Row, transfer_id: str, attempt: Attempt, change: Callable[[Memo
     def changed(memory: Memory) -> Memory:
         require_draft(memory, transfer_id, Phase.HANDED_ON)
         if memory.approval is None or memory.approval.asked != attempt.by.asked:
-            raise StaleTry("This task was cleared since, and asks again: this attempt stops")
+            raise StaleTry("This task has since been cleared and asks again, so this attempt stops")
         return replace(memory, approval=change(memory, memory.approval))
 
     return row.change(changed).approval or Approval()

@@ -14,7 +14,7 @@ from outbound_transfer.client.errors import InvalidDelivery, OutboundTransferErr
 #: Dag, run, task and map index; the index is -1 if the task is not mapped.
 Task: TypeAlias = tuple[str, str, str, int]
 
-#: States of a task that does not run, and is not going to unless somebody clears it; None if Airflow has none.
+#: States of a task that does not run, and will not unless somebody clears it; None if Airflow has no state.
 FINISHED: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed", None})
 
 #: Of these, those in which it attaches nothing. A task that was cleared, and is to run, has no state.
@@ -25,15 +25,15 @@ _MAX_TASK_IDS: Final = 100
 
 
 class StaleTry(OutboundTransferError):
-    """A later try of the task has begun, so this one must do nothing more.
+    """A later attempt of the task has started, so this one must stop.
 
-    What to do: nothing, as a later try runs or another task delivers: a retry returns its transfer. If this is the
-    newest try, the schedulers' clocks differ: clear the task again.
+    What to do: nothing, as a later attempt or another task delivers; a retry returns its transfer. If this is the
+    newest attempt, the schedulers' clocks differ: clear the task again.
     """
 
 
 class TaskTry(NamedTuple):
-    """One try of one task instance of one run, as a row compares it with others."""
+    """One attempt of one task instance of one run, as a row compares it with others."""
 
     dag_id: str
     run_id: str
@@ -46,7 +46,7 @@ class TaskTry(NamedTuple):
 
     @classmethod
     def of(cls, context: Context) -> TaskTry:
-        """Return the try that runs."""
+        """Return the attempt that is running."""
         ti, run = context["ti"], context["dag_run"]
         return cls(
             ti.dag_id,
@@ -75,9 +75,9 @@ class TaskTry(NamedTuple):
         """Check that no later attempt has begun. A deleted task instance of a cleared run begins with try 1."""
         if (run_started_at, try_number) > (self.run_started_at, self.try_number):
             raise StaleTry(
-                f"Try {try_number} of this task has begun, in its run of {run_started_at}: this is try "
-                f"{self.try_number}, which does nothing more, and sends nothing. If it is the newest, the schedulers' "
-                f"clocks differ, or the task instance was created again: clear the task until its try is {try_number}"
+                f"Attempt {try_number} of this task has started, in its run of {run_started_at}. This is attempt "
+                f"{self.try_number}: it stops, and sends nothing. If it is the newest, the schedulers' clocks differ, "
+                f"or the task instance was created again: clear the task until its attempt is {try_number}"
             )
 
 
@@ -99,14 +99,14 @@ class Attempt:
 
     @cached_property
     def may_have_twins(self) -> bool:
-        """Whether another task instance of the run may deliver the same: indexes change places, tasks their names."""
+        """Whether another task instance of the run may deliver the same: indexes can shift, and tasks be renamed."""
         return self.by.map_index >= 0 or bool(self.by.clear_number) or _has_removed_tasks(self._context)
 
     def check_still_running(self) -> None:
         """Check that Airflow still wants this attempt: a process can outlive the failure of its attempt."""
         if (state := self.state_of(self.name)) != "running":
             raise TaskNotRunning(
-                f"Airflow has given this try up (the task is {state or 'not known to it'}): nothing is sent"
+                f"Airflow has given up this attempt (the task is {state or 'unknown to it'}): nothing is sent"
             )
 
     def is_at_work(self, name: str, *, has_handed_on: bool = False) -> bool:
@@ -149,8 +149,8 @@ def _refuse_loop(context: Context) -> None:
         group = group.parent_group
     if group is not None or "loop" in context:
         raise InvalidDelivery(
-            f"Task '{ti.task_id}' is in a loop, whose iterations could be taken for one another. Nothing was created. "
-            "Deliver in a mapped task behind the loop: deliver.expand(files=<what the iterations return>)"
+            f"Task '{ti.task_id}' is in a loop, whose iterations cannot be told apart. Nothing was created. "
+            "Deliver in a mapped task after the loop: deliver.expand(files=<what the iterations return>)"
         )
 
 

@@ -44,17 +44,17 @@ class Order:
 
     new: NewTransfer
     find_sources: FindSources = tuple
-    is_outdated: Callable[[], bool] = bool  # called before each send call: whether to make another draft
-    sends: bool = True  # False (send=False of the operator): the draft stays, for another task to send
+    is_outdated: Callable[[], bool] = bool  # called before each send call: whether to create another draft
+    sends: bool = True  # False (the operator's send=False): the draft stays, for another task to send
     chosen: Sequence[str] = ()  # digests of those addresses of another transfer; see RedeliverFilesOperator
     siblings: Sequence[str] = ()  # as those of Memory
 
     def digests(self, salt: str) -> dict[str, str]:
-        """Return a short digest of each argument that a draft is made from; none of phones and the answer."""
+        """Return a short digest of each argument of a draft, except phone numbers and the answer."""
         # Each recipient gets an email of their own: the order, perhaps that of a set or a query, has no meaning.
         recipients = sorted([one.email, one.name] for one in self.new.recipients)
         plain: dict[str, Any] = {**msgspec.structs.asdict(self.new), "recipients": recipients}
-        del plain["security_answer"]  # it could be guessed, as a phone
+        del plain["security_answer"]  # it could be guessed, like a phone number
         return {name: hash_of(salt, value)[:16] for name, value in plain.items()}
 
 
@@ -105,13 +105,13 @@ class Delivery:
         return self.known()
 
     def prepare(self, order: Order) -> Act:
-        """Make a draft, or find what became of an earlier one: ``CREATE``, ``RESUME`` or ``RETURN``."""
+        """Create a draft, or find what became of an earlier one: ``CREATE``, ``RESUME`` or ``RETURN``."""
         before, now = self.memory.input, order.digests(self.memory.salt)
         differences, earlier = ", ".join(sorted(name for name in before if before[name] != now.get(name))), self.memory
         act = self.settle(differences, has_filled=bool(self.attempt.claim))
         if act is Act.CREATE:
             if earlier.transfer_id:
-                log.info("Draft %s, which an earlier attempt did not send, is made again", earlier.transfer_id)
+                log.info("Creating a new draft, as an earlier attempt did not send draft %s", earlier.transfer_id)
             self._create(order)
         return act
 
@@ -124,7 +124,7 @@ class Delivery:
                     seen = self.look()
                     continue
                 case Act.FORGET:
-                    log.warning("Transfer %s of an earlier attempt is given up", self.memory.transfer_id)
+                    log.warning("Giving up transfer %s of an earlier attempt", self.memory.transfer_id)
                     self.row.save(Memory.emptied)
                 case Act.DISCARD:
                     seen = self._delete()
@@ -189,7 +189,7 @@ class Delivery:
                     with open_client() as self.client:
                         self.settle()
             except Exception as failure:
-                log.warning("Draft '%s' of this task stays at the service: %s", self.memory.transfer_id, failure)
+                log.warning("Could not delete this task's draft '%s': %s", self.memory.transfer_id, failure)
             raise
 
     def _create(self, order: Order) -> None:
@@ -245,7 +245,7 @@ class Delivery:
 
     def _log_returned(self) -> None:
         transfer, by = self.known(), describe(self.memory.asked[0])
-        log.info("Nothing is sent: transfer %s (%s), which %s made, was sent before", transfer.id, transfer.status, by)
+        log.info("Nothing is sent: transfer %s (%s), created by %s, was already sent", transfer.id, transfer.status, by)
 
     def _refusal(self, reason: Refuse, differences: str) -> AlreadyDelivered:
         key = self.row.delivery_key
@@ -262,7 +262,7 @@ class Delivery:
 
 
 def begin_delivery(client: Client, rows: Deliveries, attempt: Attempt, delivery_key: str | None = None) -> Delivery:
-    """Claim the row of an attempt's delivery. What the task has begun under another key, or none, is settled first.
+    """Claim the row of an attempt's delivery. Work begun under another key, or without one, is settled first.
 
     :raises DeliveryKeyInUse: another task that Airflow runs, or is going to, delivers under the key.
     """
@@ -275,7 +275,7 @@ def begin_delivery(client: Client, rows: Deliveries, attempt: Attempt, delivery_
     if attempt.by.try_number > 1 and not own.read()[0]:
         metrics.MISSING_ROWS.emit(conn_id=attempt.conn_id)
         log.warning(
-            "No earlier attempt of this task is in the table of deliveries. If one has sent a transfer, and its row "
+            "The table of deliveries has no earlier attempt of this task. If one sent a transfer and its row "
             "was deleted or restored, this attempt sends again"
         )
     key = row.key if row.delivery_key else ""
@@ -288,7 +288,7 @@ def begin_delivery(client: Client, rows: Deliveries, attempt: Attempt, delivery_
 
 
 def _settle(client: Client, row: Row, attempt: Attempt) -> None:
-    """Leave nothing behind of what the task has begun under the key that it had before, or without one."""
+    """Settle what the task began under the key that it used before, or without a key."""
     memory = row.read()[1]
     if attempt.name not in (memory.owner, memory.asked[0]):
         return  # another task has claimed the row of that key since
@@ -296,7 +296,7 @@ def _settle(client: Client, row: Row, attempt: Attempt) -> None:
     if Delivery(client, row, attempt).settle() is Act.RETURN:
         raise AlreadyDelivered(
             f"Transfer {row.memory.transfer_id} was sent under the delivery_key or in the account that this task "
-            "had before. Nothing is sent. To deliver this, trigger a new Dag run."
+            "used before. Nothing is sent. To deliver this, trigger a new Dag run."
         )
 
 
@@ -306,7 +306,7 @@ def _claim(client: Client, row: Row, attempt: Attempt) -> None:
     def require_free(memory: Memory) -> None:
         handed_on = memory.phase is Phase.HANDED_ON
         if memory.owner not in ("", attempt.name) and attempt.is_at_work(memory.owner, has_handed_on=handed_on):
-            key = repr(row.delivery_key) if row.delivery_key else "that this task had before"
+            key = repr(row.delivery_key) if row.delivery_key else "that this task used before"
             raise DeliveryKeyInUse(
                 f"The {describe(memory.owner)} delivers under the delivery key {key}. Nothing is sent; a retry returns "
                 "what that task sends"

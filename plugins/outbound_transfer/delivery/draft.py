@@ -1,6 +1,6 @@
-"""Attach files to a draft, as one of the tasks that share it, or as the task that makes it; send it.
+"""Attach files to a draft, as one of the tasks that share it or the task that creates it; send it.
 
-What tasks know of each other is the draft's row. A task opens its entry before anything else and closes it when the
+Tasks know each other only by the draft's row. A task opens its entry before anything else and closes it when the
 draft holds its files; nothing is sent while an entry is open. A name is stored before its upload begins, so the
 next attempt knows which uploads may still arrive.
 """
@@ -37,7 +37,7 @@ log: Any = logging.getLogger(__name__)
 
 
 class Filling:
-    """The files of one task in a draft, as one attempt attaches them; ``who`` is "" if the task makes the draft."""
+    """The files of one task in a draft, as one attempt attaches them; ``who`` is "" if the task creates the draft."""
 
     def __init__(self, client: Client, row: Row, transfer_id: str, who: str = "") -> None:
         self._client, self._row, self._id, self._who = client, row, transfer_id, who
@@ -55,7 +55,7 @@ class Filling:
         if not transfer.is_draft:
             return self._compare_sent(transfer, find)
         if is_sending:
-            raise errors.DraftInUse(f"A send of draft {self._id} is under way, or in doubt: its files are not changed")
+            raise errors.DraftInUse(f"A send of draft {self._id} is under way or in doubt: its files are not changed")
         self.fill(find(), {file.name: file for file in files_of(transfer)}, max_parallel)
         return self.records()
 
@@ -72,7 +72,7 @@ class Filling:
         self._save()
         for name, file in removed.items():
             self._client.remove_file(self._id, file.id, self._check_own)
-            log.info("Removed %s from the draft: it is not, or no longer, what is delivered", name)
+            log.info("Removed %s from the draft: it is not part of this delivery", name)
         self.files = begun | keeps
         taken = {  # names of which an earlier attempt has begun an upload
             name: Taken(held[name].id if name in held else "", each is None or each.is_doubtful)
@@ -97,8 +97,7 @@ class Filling:
             raise errors.DraftChanged(f"An unwanted upload of {lost} may still arrive in draft {self._id}. {AGAIN}")
         if foreign:
             raise errors.FileConflict(
-                f"The draft holds {sorted(foreign)}, which this task did not attach. Remove it, or deliver in another "
-                "draft."
+                f"The draft holds {sorted(foreign)}, which this task did not attach. Remove it, or use another draft."
             )
 
     def _is_held(self, source: Source, held: Mapping[str, File]) -> bool:
@@ -114,10 +113,10 @@ class Filling:
             self._save()
 
     def _compare_sent(self, transfer: Transfer, find: FindSources) -> list[File]:
-        """Return the records of what was sent, after a comparison with the files of now."""
+        """Return the records of what was sent, after a comparison with the current files."""
         if differences := changed_files(self._row.memory, [self._entry], find):
             raise errors.AlreadyDelivered(
-                f"This run has already delivered transfer {transfer.id}, with other files: {differences}. Nothing is "
+                f"This run already delivered transfer {transfer.id} with different files: {differences}. Nothing is "
                 "attached. To deliver these, trigger a new Dag run."
             )
         if self._row.memory.is_erased:
@@ -130,7 +129,7 @@ class Filling:
     def _open(self, memory: Memory) -> Memory:
         require_draft(memory, self._id, *self._phases, Phase.SENDING)
         if "" in memory.entries:
-            raise errors.FileConflict(f"Draft {self._id} is filled and sent by one task. Nothing is attached.")
+            raise errors.FileConflict(f"Draft {self._id} is filled and sent by a single task. Nothing is attached.")
         self._entry = memory.entries.get(self._who, Entry())  # as it was
         self._claim = self._entry.claim + 1
         if memory.phase is Phase.SENDING:  # its files stay as they are
@@ -146,7 +145,7 @@ class Filling:
             self._row.check_own(memory)
         require_draft(memory, self._id, *self._phases)
         if self._who and memory.entries.get(self._who, Entry()).claim != self._claim:
-            raise StaleTry("Another attempt of this task has begun: this one stops, and attaches nothing")
+            raise StaleTry("Another attempt of this task has started: this one stops, and attaches nothing")
 
     def _save(self, *, is_open: bool = True) -> None:
         files = dict(self.files)
@@ -155,7 +154,7 @@ class Filling:
             self._require_own(memory)
             others = {name for who, entry in memory.entries.items() if who != self._who for name in entry.files}
             if both := sorted(others & files.keys()):
-                raise errors.FileConflict(f"Another task attaches {both} to draft {self._id}, too. Nothing is sent.")
+                raise errors.FileConflict(f"Another task also attaches {both} to draft {self._id}. Nothing is sent.")
             changed = self._with(memory, Entry(self._claim, is_open, files))
             return changed if is_open else replace(changed, phase=Phase.HANDED_ON)
 
@@ -177,7 +176,7 @@ class Sending:
     def __init__(self, delivery: Delivery, draft: Transfer | None, is_outdated: Callable[[], bool]) -> None:
         self._delivery, self._row, self._draft, self._is_outdated = delivery, delivery.row, draft, is_outdated
         self._id, self._must_read_at = delivery.memory.transfer_id, time.monotonic() + DRAFT_LIFE
-        self._is_in_doubt = delivery.memory.phase is Phase.SENDING  # of any attempt of any try
+        self._is_in_doubt = delivery.memory.phase is Phase.SENDING  # of any call of any attempt
 
     def send(self) -> Transfer:
         """Send the draft, and return what the service says of it; or return the transfer that it became before."""
@@ -222,7 +221,7 @@ class Sending:
             memory = without_skipped(memory, self._delivery.attempt)
             require_attached(memory, transfer)
             if memory.is_rehearsal:
-                raise errors.Rehearsed("The draft was made by a rehearsal: it is not sent")
+                raise errors.Rehearsed("The draft was created by a rehearsal: it is not sent")
             self._delivery.client.check_sends()
             require_approved(memory)
             if self._row.put(version, replace(memory, phase=Phase.SENDING)):
@@ -236,7 +235,7 @@ class Sending:
 
 
 def without_skipped(memory: Memory, attempt: Attempt) -> Memory:
-    """Leave out the entries of tasks that attached to an earlier draft, and are skipped this time, or gone.
+    """Leave out the entries of tasks that attached to an earlier draft, and are skipped or removed this time.
 
     :raises DraftChanged: the draft holds files of such a task, or a task that attaches has failed.
     """
@@ -262,7 +261,7 @@ def without_skipped(memory: Memory, attempt: Attempt) -> Memory:
 
 def reused_id(transfer_id: str) -> errors.WrongTransfer:
     return errors.WrongTransfer(
-        f"Under the id {transfer_id} is another transfer now, to other recipients or with another subject. Nothing is "
+        f"The id {transfer_id} now belongs to another transfer, with other recipients or another subject. Nothing is "
         "done with it."
     )
 

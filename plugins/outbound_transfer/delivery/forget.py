@@ -45,7 +45,7 @@ def forget(rows: Deliveries, transfer_id: str, state_of: Callable[[str, str, str
             return memory
         for task in filter(None, {memory.owner, memory.asked[0], *memory.tries, *memory.entries}):
             if state_of(*task_of(task)) not in FINISHED:
-                raise DraftInUse(f"The {describe(task)} is at work on transfer {transfer_id}: wait until it has ended")
+                raise DraftInUse(f"The {describe(task)} is working on transfer {transfer_id}: wait until it has ended")
         return memory.emptied()
 
     def copy(memory: Memory) -> Memory | None:
@@ -56,8 +56,8 @@ def forget(rows: Deliveries, transfer_id: str, state_of: Callable[[str, str, str
     sent = [row for row in found if is_sent(row.read()[1])]
     if not sent:
         raise WrongTransfer(
-            f"No delivery of this Airflow has sent transfer {transfer_id}, or has begun to; or it was forgotten "
-            "before. Nothing is changed."
+            f"No delivery of this Airflow has sent transfer {transfer_id}, or started to; or it was already "
+            "forgotten. Nothing is changed."
         )
     if len({row.memory.account for row in sent}) > 1:
         raise WrongTransfer(f"Transfers of several accounts have the id {transfer_id}. Nothing is changed.")

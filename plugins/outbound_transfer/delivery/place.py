@@ -1,4 +1,4 @@
-"""Where the table of deliveries is: in the database of a connection, or where Airflow is one machine, in a file."""
+"""Where the table of deliveries is: in the database of a connection, or, if Airflow runs on one machine, in a file."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class DeliveriesPlace(NamedTuple):
 
 
 def find_deliveries() -> DeliveriesPlace | None:
-    """Return where the table of deliveries is; None if nothing is configured, and Airflow may run on many machines."""
+    """Return where the table of deliveries is; None if none is configured and Airflow may run on several machines."""
     conn_id = deliveries_conn_id()
     file = None if conn_id else find_local_file()
     return DeliveriesPlace(conn_id, file) if conn_id or file else None
 
 
 def require_deliveries() -> DeliveriesPlace:
-    """Return where the table of deliveries is; an error if nowhere."""
+    """Return where the table of deliveries is; raise an error if it is nowhere."""
     if place := find_deliveries():
         return place
     raise NoDeliveriesTable(

@@ -1,4 +1,4 @@
-"""The row of a delivery: its memory, its fence, and what the page shows.
+"""The row of a delivery: its memory, its fence, and the columns that the page shows.
 
 Each write compares the version that it has read and raises it, so two processes never overwrite each other: the second
 one reads again, and decides again. :meth:`Row.claim` is the fence: from then on, no earlier attempt can store anything
@@ -57,7 +57,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The memory in a row. It has no secret, and no person in clear text."""
+    """The memory in a row. It contains no secrets, and no personal data in clear text."""
 
     claim: int = 0  # counts the claims; only the newest claimant writes what is not an entry
     owner: str = ""  # the task instance that has claimed it last
@@ -66,8 +66,8 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     transfer_id: str = ""
     account: str = ""
     salt: str = ""  # of the three digests below
-    key_check: str = ""  # of the API key that made the draft
-    input: dict[str, str] = {}  # of each argument of the draft, without phones, answer and files
+    key_check: str = ""  # of the API key that created the draft
+    input: dict[str, str] = {}  # of each argument of the draft, except phone numbers, answer and files
     identity: str = ""  # of the subject and the addresses that the service shows
     item: str = ""  # digest of the same, the same in all tasks of a run
     asked: tuple[str, str, int] = ("", "", 0)  # TaskTry.asked of the attempt that made the draft
@@ -82,7 +82,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     wait: tuple[str, str] = ("", "")  # when a wait of the task times out, and TaskTry.asked
 
     def emptied(self) -> Memory:
-        """Return it without its draft. Who has filled or approved that must do so again: their entries stay, empty."""
+        """Return it without its draft. Tasks that attached or approved must do so again: empty entries stay."""
         names = ("claim", "owner", "tries", "key", "is_rehearsal", "chosen", "wait")
         entries = {who: Entry(entry.claim) for who, entry in self.entries.items() if who}
         kept = {name: getattr(self, name) for name in names}
@@ -212,7 +212,7 @@ class Row:
         """:raises StaleTry: another attempt has claimed the row."""
         if memory.claim != self.claim_number:
             raise StaleTry(
-                "Another attempt of this delivery has begun, or its row was deleted: this one stops, and sends nothing"
+                "Another attempt of this delivery has begun, or its row was deleted: this one stops and sends nothing"
             )
 
     def save(self, change: Callable[[Memory], Memory] = lambda memory: memory, **fields: Any) -> Memory:
@@ -225,15 +225,15 @@ class Row:
         return self.change(saved)
 
     def require_no_twin(self, attempt: Attempt) -> None:
-        """:raises AlreadyDelivered: another task or index of the run sends the same, or has."""
+        """:raises AlreadyDelivered: another task or index of the run sends or has sent the same."""
         if self.is_keyed or not attempt.may_have_twins:
             return
         # In a run that was cleared, other tasks may have sent before it was started again.
         started = "" if attempt.by.clear_number else attempt.by.run_started_at
         if twin := self.rows.find_twin([self.key, *self.memory.siblings], self.memory.twin(), started):
             raise AlreadyDelivered(
-                f"Transfer {twin}, which another task or index of this run has sent, or is sending, has the same "
-                "subject, recipients and files. Nothing is sent. If this is another delivery, give each of them a "
+                f"Transfer {twin}, which another task or index of this run has sent or is sending, has the same "
+                "subject, recipients and files. Nothing is sent. If this is a separate delivery, give each of them a "
                 "delivery_key, or trigger a new Dag run"
             )
 
@@ -244,7 +244,7 @@ def find_row(rows: Deliveries, account: str, transfer_id: str) -> Row | None:
     own = [Row(rows, key, is_keyed=is_keyed) for key, then, is_keyed in found if then == account]
     if found and not own:
         raise WrongTransfer(
-            f"The connection leads to {account}, and transfer {transfer_id} was made in {found[0][1]}. Nothing is "
+            f"The connection leads to {account}, but transfer {transfer_id} was created in {found[0][1]}. Nothing is "
             "done here. Correct the connection."
         )
     return own[0] if own else None
@@ -255,8 +255,8 @@ def require_row(rows: Deliveries, account: str, transfer_id: str) -> Row:
     if row := find_row(rows, account, transfer_id):
         return row
     raise WrongTransfer(
-        f"No delivery knows the id {transfer_id}: its draft was replaced or deleted; or it was made outside this "
-        f"Airflow, and the hook's methods attach to it and send it. {AGAIN}"
+        f"No delivery knows the id {transfer_id}: its draft was replaced or deleted; or it was created outside this "
+        f"Airflow, and only the hook's methods can attach to it and send it. {AGAIN}"
     )
 
 

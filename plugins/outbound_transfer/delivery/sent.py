@@ -1,4 +1,4 @@
-"""Whether what was sent is what was meant: the transfer beside its row, and after a clear the files of now."""
+"""Check that a transfer was sent as intended: compare it with its row and, after a clear, with the current files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outbound_transfer.delivery.row import Entry, Memory, is_of
 from outbound_transfer.files.attached import Held, shorten
 from outbound_transfer.files.sources import Source
 
-#: Finds the files; takes a list for the errors of those that are gone if they are compared with what was sent.
+#: Finds the files; if they are compared with sent ones, gets a list for the errors of those that are gone.
 FindSources: TypeAlias = Callable[..., Sequence[Source]]
 
 log: Final[Any] = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def check_sent(memory: Memory, transfer: Transfer) -> None:
     changed_files(memory, memory.entries.values(), None)
     files = sorted((name, held.size) for name, held in memory.held.items())
     if not is_of(memory, transfer):
-        wrong = f"the service's response is of {transfer.id}, to other recipients or with another subject"
+        wrong = f"the service's response shows {transfer.id} with other recipients or another subject"
     elif files and transfer.files is not None and files != sorted((file.name, file.size) for file in transfer.files):
         wrong = f"the service says that it holds {sorted(file.name for file in transfer.files)}"
     else:
@@ -38,12 +38,12 @@ def check_sent(memory: Memory, transfer: Transfer) -> None:
 
 
 def changed_files(memory: Memory, entries: Collection[Entry], find_sources: FindSources | None) -> str:
-    """Describe how the files of now differ from those that were sent; "" if they do not, or are gone or erased.
+    """Describe how the current files differ from those that were sent; "" if they do not, or are gone or erased.
 
     :raises AlreadyDelivered: it was sent before the entries were closed.
     """
     if memory.is_erased:
-        log.warning("What transfer %s was sent with was erased, and is not compared", memory.transfer_id)
+        log.warning("The record of the files of transfer %s was erased, so they are not compared", memory.transfer_id)
         return ""
     if not entries or any(entry.is_open for entry in entries):
         raise errors.AlreadyDelivered(

@@ -21,7 +21,7 @@ from outbound_transfer.store.rows import Shown, format_timestamp, read_event_tim
 
 _MAX_ERROR, _MAX_STATUS = 500, 40  # characters of an error, and of a status that this version does not know
 
-#: An email address, as far as it can be recognized in a text.
+#: An email address, as far as it can be recognized in a string.
 _ADDRESS: Final = re.compile(r"(\"[^\"]*\"|[^\s,;<>\"']+)@[^\s,;<>\"']+")
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def show(
     conn_id: str, account: Callable[[], str], transfers: Mapping[str, Transfer | None], rows: Deliveries | None = None
 ) -> None:
-    """Store the status of transfers, by id, in their rows, if they have any; None is one that was deleted."""
+    """Store the status of transfers, by id, in their rows, if any; None means that one was deleted."""
     with _best_effort():
         if rows := rows or find_rows():
             shown = {transfer_id: _shown(transfer) if transfer else None for transfer_id, transfer in transfers.items()}
@@ -72,7 +72,7 @@ def _shown(transfer: Transfer) -> Shown:
 
 
 def summary(error: BaseException) -> str:
-    """Return an error as one line without secrets and addresses; the first of others' errors, which may have all."""
+    """Return an error as one line without secrets and addresses; only the first line of other libraries' errors."""
     own = error.__context__ if isinstance(error, AirflowFailException) else error  # which is raised in its place
     lines = str(error).split() if isinstance(own, OutboundTransferError) else str(error).strip().splitlines()[:1]
     # Masked as in the log: an error may quote an object store or a database.

@@ -1,1 +1,1 @@
-"""Which bytes a delivery is made of: its sources, their content, and their uploads to a draft."""
+"""The bytes of a delivery: its sources, their content, and their uploads to a draft."""

@@ -70,7 +70,7 @@ class Uploads:
     transfer_id: str
     on_attached: Callable[[str, Held], object]
     taken: Mapping[str, Taken]  # names whose files are replaced
-    check_still_current: Callable[[], object]  # raises an error if this try must not change the draft
+    check_still_current: Callable[[], object]  # raises an error if this attempt must not change the draft
     accepted: Event = field(default_factory=Event)  # set once the service has read bytes of the first file, the largest
 
     def attach(self, sources: Sequence[Source], max_parallel: int) -> None:
@@ -78,10 +78,10 @@ class Uploads:
 
         The largest is attached first, and alone until the service has accepted it. The service checks a file's declared
         length before it reads a byte (413 ``file_too_large``), so a delivery over the account's limit is refused before
-        any of it is uploaded, in each try: the limit may have been raised since. The others follow in parallel.
+        any of it is uploaded, in each attempt: the limit may have been raised since. The others follow in parallel.
 
         :param max_parallel: how many files to upload at once; 1 starts no thread.
-        :raises FileConflict: the draft has another file of that name.
+        :raises FileConflict: the draft has another file with that name.
         :raises SourceChanged: a file changed while it was read; its record is removed.
         """
         ordered = sorted(sources, key=lambda source: source.size, reverse=True)
@@ -163,7 +163,7 @@ class Uploads:
         )
 
     def _check_source(self, source: Source, file: File) -> None:
-        """Remove a file whose source has changed while it was uploaded, or that the service stored as another."""
+        """Remove a file whose source has changed while it was uploaded, or whose record differs."""
         try:
             source.check_unchanged()
             if (file.name, file.size) != (source.name, source.size):

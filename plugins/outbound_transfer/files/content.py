@@ -1,7 +1,7 @@
-"""Files that do not exist yet: given as content, or packed from other files. They are held for one try.
+"""Files that do not exist yet: given as content, or packed from other files. They are held for one attempt.
 
 Nothing is produced before it is needed: a retry of a delivery that was sent calls no producer. Held content has its
-SHA-256 as its fingerprint, so the same bytes are the same file in each try, and other bytes are another file.
+SHA-256 as its fingerprint, so the same bytes are the same file in each attempt, and different ones are another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outbound_transfer.files.sources import Source, reject_duplicate_names
 
 _READABLE: Final = 0o100644 << 16  # permissions of an entry of an archive
 
-#: Windows drops these, has them in no name, or takes what is before them for a drive; or names a device so.
+#: Windows drops these, rejects them in names, reads what precedes them as a drive, or names a device so.
 _RESERVED: Final = re.compile(
     r'[<>:"|?*]|[. ]$|^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *(\.|$)', re.IGNORECASE
 )
@@ -36,7 +36,7 @@ _TEMPLATE: Final = re.compile("{[{%#]")  # the beginning of an expression, a sta
 class Content:
     """Content of a file, which no log, rendered field, serialized Dag or error shows.
 
-    :ivar value: text (UTF-8), bytes, or a callable without arguments that returns one of them.
+    :ivar value: a string (stored as UTF-8), bytes, or a callable without arguments that returns one of them.
     """
 
     def __init__(self, value: Any) -> None:
@@ -56,22 +56,22 @@ class Content:
         return content
 
     def write_to(self, file: BinaryIO, name: str) -> None:
-        """Produce the content of the file with this name, and write it; an InvalidDelivery if it is none."""
+        """Produce the content of the file with this name, and write it; InvalidDelivery if it is invalid."""
         value = self.value() if callable(self.value) else self.value
         _require_content(name, value)
         try:
             file.write(value.encode() if isinstance(value, str) else bytes(value))  # a view may have gaps
         except UnicodeEncodeError:
-            # The original error holds the text.
+            # The original error contains the string.
             raise InvalidDelivery(f"the content of {name!r} is not valid Unicode: give it as bytes") from None
 
 
 class ContentWriter(Content):
-    """Content that a function writes, of any amount and in bounded memory.
+    """Content of any size that a function writes in bounded memory.
 
-    :ivar value: is called with an empty binary file, open for writing and reading, which it may seek in and need not
-        close; once in each try that needs the content. Its errors fail the try as they are. It must close what it wraps
-        the file in, such as a TextIOWrapper or a ZipFile: what that still holds is not in the file.
+    :ivar value: called once in each attempt that needs the content, with an empty binary file, open for reading and
+        writing. It may seek and need not close the file. Its errors fail the attempt unchanged. It must close wrappers
+        around the file, such as a TextIOWrapper or a ZipFile; otherwise, their buffered bytes are lost.
     """
 
     def __init__(self, write: Callable[[BinaryIO], object]) -> None:
@@ -82,9 +82,9 @@ class ContentWriter(Content):
 
 
 class Spool(ExitStack):
-    """Holds the contents of one try. Leave its context only after the last read of them.
+    """Holds the contents of one attempt. Leave its context only after the last read of them.
 
-    They are in temporary files without a name (in ``TMPDIR``), which go with the process, however it dies.
+    They are in temporary files without a name (in ``TMPDIR``), which disappear with the process, however it ends.
     """
 
     def hold(self, name: str, write: Callable[[BinaryIO], object]) -> Source:
@@ -106,9 +106,9 @@ def _reopen(spooled: IO[bytes]) -> BufferedRandom:
 
 
 def wrap_contents(files: Any, *, rendered: bool) -> Any:
-    """Wrap every content in ``files``, wherever it is given.
+    """Wrap every content in ``files``, at any level.
 
-    :param rendered: also text and whatever is not content; before, they may be templates, or references to XComs.
+    :param rendered: whether to wrap strings and other values, too; before rendering, they may be templates or XComs.
     """
     if isinstance(files, list | tuple):
         return [wrap_contents(spec, rendered=rendered) for spec in files]
@@ -120,7 +120,7 @@ def wrap_contents(files: Any, *, rendered: bool) -> Any:
 
 
 def _wrap(value: Any, *, rendered: bool) -> Any:
-    # Jinja changes line ends also of text that is not a template.
+    # Jinja changes line ends even in text that is not a template.
     is_plain_text = isinstance(value, str) and not _TEMPLATE.search(value)
     is_final = rendered or is_plain_text or callable(value) or isinstance(value, _BYTES)
     return Content(value) if is_final and not isinstance(value, Content) else value
@@ -129,7 +129,7 @@ def _wrap(value: Any, *, rendered: bool) -> Any:
 def _require_content(name: str, value: object) -> None:
     if not isinstance(value, (str, *_BYTES)):
         raise InvalidDelivery(
-            f"the content of {name!r} is {type(value).__name__}; it may be text, bytes, a callable that returns one of "
+            f"the content of {name!r} is {type(value).__name__}; it must be text, bytes, a callable returning one of "
             "them, such as the to_csv of a DataFrame, or a ContentWriter"
         )
 
@@ -137,7 +137,7 @@ def _require_content(name: str, value: object) -> None:
 def check_archive_name(name: Any) -> None:
     """:raises InvalidDelivery: it is not the name of a ZIP file, or the service would change it."""
     if not isinstance(name, str) or not name.lower().endswith(".zip"):
-        raise InvalidDelivery(f'archive is the name of a ZIP file and so ends in ".zip", not {name!r:.100}')
+        raise InvalidDelivery(f'archive must be the name of a ZIP file that ends in ".zip", not {name!r:.100}')
     check_name(name)
 
 
@@ -151,7 +151,7 @@ def pack(name: str, sources: Sequence[Source], spool: Spool) -> Source:
     for source in sources:
         other = by_name.setdefault(normalize("NFC", normalize("NFC", source.name).casefold()), source.name)
         reason = other != source.name and (
-            f"is that of {other!r} where upper and lower case, or forms of an accent, are the same"
+            f"is that of {other!r} on systems that ignore upper and lower case, or forms of an accent"
         )
         if _RESERVED.search(source.name):
             reason = (
@@ -176,9 +176,9 @@ def _write_entries(file: BinaryIO, sources: Sequence[Source]) -> None:
 def with_checksums(name: str, sources: Sequence[Source], spool: Spool) -> list[Source]:
     """Return the files, followed by one that ``sha256sum --check`` reads: a line with SHA-256 and name for each.
 
-    No name needs to be escaped: the service takes no line breaks and no backslashes (service-api.md, R31).
+    No name needs to be escaped: the service rejects line breaks and backslashes (service-api.md, R31).
 
-    :raises InvalidDelivery: another file has the name.
+    :raises InvalidDelivery: another file has this name.
     :raises SourceChanged: a file changed while it was read.
     """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 #: A path, a URI or a pattern of either; a mapping ``{"path": …, "name": …}`` that renames one file; or a mapping
-#: ``{"name": …, "content": …}`` for a file that exists nowhere (see :class:`.Content`).
+#: ``{"name": …, "content": …}`` for a file that does not exist yet (see :class:`.Content`).
 FileSpec: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Mapping[str, Any]"
 
 ParsedSpec: TypeAlias = dict[str, Any]  # with these keys
@@ -45,12 +45,12 @@ _EXTRAS: Final = {"s3": "s3 s3a", "gcs": "gs gcs", "azure": "abfs abfss adl msgd
 
 #: Says why a delivery without files fails.
 NO_FILES: Final = (
-    "files is empty: a transfer without files cannot be sent. If it comes from a task, check what that returned."
+    "files is empty: a transfer without files cannot be sent. If it comes from a task, check what it returned."
 )
 
 
 def parse_files(files: FileSpec | Iterable[FileSpec] | None) -> list[ParsedSpec]:
-    """Convert ``files`` to a list of mappings. No file is read, no content produced.
+    """Convert ``files`` to a list of mappings. No file is read, and no content is produced.
 
     A set is sorted. A generator is consumed: continue with the result, which this function returns unchanged.
 
@@ -68,14 +68,14 @@ def _parse(spec: Any) -> ParsedSpec:
     if set(spec) not in _KEYS:
         given = ", ".join(map("{!r:.50}".format, sorted(spec, key=str)[:5]))
         raise errors.InvalidDelivery(
-            f'a file given as a mapping needs "path", and may have "name"; or it has "name" and "content"; not {given}'
+            f'a file given as a mapping needs "path" and may have "name", or needs "name" and "content"; not {given}'
         )
     name = spec.get("name", "the file's own")
     if not isinstance(name, str | None):
-        raise errors.InvalidDelivery(f"the name of a file is text, not {type(name).__name__}")
+        raise errors.InvalidDelivery(f"the name of a file must be a string, not {type(name).__name__}")
     if not name:
         raise errors.InvalidDelivery(
-            "the name of a file must not be empty; a template without a value is. A file with a path keeps its own "
+            "the name of a file must not be empty; check its template. A file with a path keeps its own "
             'name if "name" is left out'
         )
     check_name(name)
@@ -95,7 +95,7 @@ def _path_text(given: Any) -> str:
     # What was given may be content, which no error quotes.
     kind = type(getattr(given, "value", given)).__name__
     shown = {"str": "empty text, or text with a null character"}.get(kind, kind)
-    raise errors.InvalidDelivery(f"a file is a path, a URI or a mapping, not {shown}")
+    raise errors.InvalidDelivery(f"a file must be a path, a URI or a mapping, not {shown}")
 
 
 def resolve_files(
@@ -103,8 +103,8 @@ def resolve_files(
 ) -> list[Source]:
     """Find every file that was named, and produce every content. No file is opened.
 
-    :param missing: takes the errors of files that are not there and of patterns that match nothing.
-    :raises InvalidDelivery: no file is named, a text may be a name or a pattern, or two files have the same name.
+    :param missing: gets the errors of files that do not exist and of patterns that match nothing.
+    :raises InvalidDelivery: no file is named, a string is both a name and a pattern, or two files share a name.
     :raises SourceUnreadable: a file cannot be read or is not a file, or a folder of a pattern could not be listed.
     """
     sources: list[Source] = []
@@ -173,12 +173,12 @@ def _filesystem_of(path: ObjectStoragePath) -> Any:
             raise
         extras = [extra for extra, schemes in _EXTRAS.items() if path.protocol in schemes.split()]
         install = [f"pip install 'airflow-provider-outbound-transfer[{extra}]'" for extra in extras]
-        advice = install[0] if install else "install the Airflow provider that does"
-        raise ModuleNotFoundError(f"no provider that is installed reads {path.protocol}://: {advice}") from None
+        advice = install[0] if install else "install the Airflow provider for it"
+        raise ModuleNotFoundError(f"no installed provider reads {path.protocol}://: {advice}") from None
 
 
 def _match(fs: Any, folder: str, pattern: str, shown: str) -> list[str]:
-    """Return the path below ``folder`` of each file that matches, sorted. A link that leads nowhere is a file.
+    """Return the path below ``folder`` of each file that matches, sorted. A broken link counts as a file.
 
     Not ``fs.glob``, which silently leaves out each folder below the first that it cannot list. On this machine,
     wildcards skip names that begin with a dot.
@@ -194,7 +194,7 @@ def _match(fs: Any, folder: str, pattern: str, shown: str) -> list[str]:
         for path in _list_files(fs, f"{folder}/{above}".rstrip("/") or "/", below.split("/"), shown)
         if path == below or (is_match(path) and not (hides and "/." in f"/{path}"))
     )
-    fs.invalidate_cache()  # otherwise it tells what a file was when it was listed, also after the file has changed
+    fs.invalidate_cache()  # otherwise it returns the listed state of a file even after the file has changed
     if below in found and len(found) > 1:
         raise errors.InvalidDelivery(
             f"{shown!r} is the name of an existing file and a pattern that matches others, such as "
@@ -221,9 +221,9 @@ def _list_files(fs: Any, root: str, parts: Sequence[str], shown: str) -> Iterato
             if not _is_folder(fs, info):
                 yield below + name
             elif rest and (fnmatchcase(name, parts[0]) or name == parts[0]):
-                if rest is parts and info["type"] == "link":  # of a server, which does not say where it leads
+                if rest is parts and info["type"] == "link":  # on a server, which does not say where it leads
                     raise errors.SourceUnreadable(
-                        f"{path} is a link, which may lead back: ** does not follow it. Name it."
+                        f"{path} is a link, which may lead back: ** does not follow it. Name it in the pattern."
                     )
                 if (real_path := _real_path(fs, path)) not in above:
                     yield from walk(_list(fs, path, shown), rest, f"{below}{name}/", above | {real_path})
@@ -236,7 +236,7 @@ def _list_files(fs: Any, root: str, parts: Sequence[str], shown: str) -> Iterato
 
 
 def _list(fs: Any, folder: str, shown: str) -> list[dict[str, Any]]:
-    """Return what a folder holds, as fsspec describes it; not the folder's own entry."""
+    """Return a folder's contents as fsspec describes them, without the folder's own entry."""
     with readable(f"{shown!r}: {folder}"):
         listed = fs.ls(folder, detail=True)
         if any(info["type"] == "file" and info["name"].lstrip("/") == folder.lstrip("/") for info in listed):

@@ -1,4 +1,4 @@
-"""One file to deliver: its name, its size, a fingerprint that tells whether it has changed, and its bytes."""
+"""One file to deliver: its name, its size, a fingerprint that changes with it, and its bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 1024 * 1024
 
-#: What changes with an object. Not the file system's ``checksum``: over SFTP, that runs a command on the server.
+#: Fields that change with an object. Not the file system's ``checksum``: over SFTP, that runs a command on the server.
 _VERSIONS: Final = ("ETag", "etag", "mtime", "last_modified", "LastModified", "created")
 
 
@@ -31,7 +31,7 @@ _VERSIONS: Final = ("ETag", "etag", "mtime", "last_modified", "LastModified", "c
 class Source:
     """One file to deliver."""
 
-    location: str  # its path or URI, for messages and lineage; "" if it is given by its content
+    location: str  # its path or URI, for messages and lineage; "" if it is given as content
     name: str  # that it is attached under
     size: int  # bytes
     fingerprint: str  # device, inode and times of change of a local file, ETag of an object, digest of content
@@ -42,18 +42,18 @@ class Source:
     def found(
         cls, location: str, name: str, opens: Callable[[], BinaryIO], stats: Callable[[], tuple[int, str]]
     ) -> Source:
-        """Return a file that is there and whose name the service keeps; it is not opened."""
+        """Return a file that exists and whose name the service keeps; it is not opened."""
         with readable(location):
             version = stats()
         check_name(name)
-        # Of a path that is not UTF-8, Python makes a text that no log or database takes.
+        # For a path that is not UTF-8, Python's string fits into no log or database.
         return cls(location.encode(errors="backslashreplace").decode(), name, *version, opens, stats)
 
     def __str__(self) -> str:
         return self.location or f"the content of {self.name!r}"
 
     def check_unchanged(self) -> None:
-        """:raises SourceChanged: the file has another size or fingerprint than when it was found, or is gone."""
+        """:raises SourceChanged: the file's size or fingerprint has changed since it was found, or it is gone."""
         try:
             with readable(self):
                 now = self.stat()
@@ -76,7 +76,7 @@ class Source:
             raise
 
     def read(self) -> Iterator[bytes]:
-        """Yield the bytes that the file had when it was found; a SourceChanged if they are others now."""
+        """Yield the bytes that the file had when it was found; SourceChanged if they have changed since."""
         yield from Upload(self.name, self.size, self.chunks).body()
         self.check_unchanged()
 
@@ -90,7 +90,7 @@ class Source:
 
 @contextmanager
 def readable(place: object) -> Iterator[None]:
-    """Say which file or folder an error is about.
+    """Name the file or folder in errors about it.
 
     :raises SourceMissing: it does not exist.
     :raises SourceUnreadable: it cannot be read.
@@ -114,14 +114,14 @@ def local_source(path: str, name: str) -> Source:
 
 
 def _open_local(file: Path) -> BinaryIO:
-    # Without O_NONBLOCK, a named pipe that has replaced the file would be waited for without end.
+    # Without O_NONBLOCK, opening a named pipe that has replaced the file would block forever.
     return open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
 
 
 def _stat_local(file: Path) -> tuple[int, str]:
     found = file.stat()
     if stat.S_ISDIR(found.st_mode):
-        raise errors.SourceUnreadable(f"{file} is a folder. For the files in it, name a pattern: {file / '*'}")
+        raise errors.SourceUnreadable(f"{file} is a folder. For the files in it, use a pattern: {file / '*'}")
     if not stat.S_ISREG(found.st_mode):
         raise errors.SourceUnreadable(f"{file} is not a file")
     if not os.access(file, os.R_OK):
@@ -138,7 +138,7 @@ def _stat_object(path: ObjectStoragePath) -> tuple[int, str]:
     # The file system that Airflow attached; the path's own methods may use another, without its keys.
     found = path.fs.info(path.path)
     if found["type"] != "file" or found["size"] is None:
-        raise errors.SourceUnreadable(f"{path} is not a file, or one of unknown size")
+        raise errors.SourceUnreadable(f"{path} is not a file, or its size is unknown")
     return int(found["size"]), str(next((found[key] for key in _VERSIONS if found.get(key)), ""))
 
 

@@ -19,7 +19,7 @@ from outbound_transfer.traces import set_error, trace
 
 @dataclass(frozen=True)
 class CallObserver:
-    """The hooks of a client that emit metrics and spans of its calls: no part of a key, but the connection's id."""
+    """Client hooks that emit metrics and spans of its calls, with the connection's id and without any part of a key."""
 
     conn_id: str
     account: str

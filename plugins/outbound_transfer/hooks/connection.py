@@ -25,13 +25,13 @@ def _mask_record(record: logging.LogRecord) -> bool:
     return True
 
 
-# They quote what a peer says. A filter does not apply to records of a logger's children, so each logger has it.
+# They log what the peer sends. A filter does not apply to the records of child loggers, so each logger gets it.
 for _name in ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy"):
     logging.getLogger(_name).addFilter(_mask_record)
 
 
 class ConnectionExtra(msgspec.Struct):
-    """The extra fields of a connection. A connection from the environment has numbers and booleans as text."""
+    """The extra fields of a connection. A connection from the environment has numbers and booleans as strings."""
 
     event_api_key: str | int = ""
     timeout: float = 0.0  # the default
@@ -40,12 +40,12 @@ class ConnectionExtra(msgspec.Struct):
     rehearse: bool = False
 
 
-#: What the error about an extra field asks for.
+#: Expected values of the extra fields, for errors.
 _EXPECTED: Final = {
-    "event_api_key": "a text",
+    "event_api_key": "a string",
     "timeout": "a number of seconds",
-    "verify": "true or false (a certificate authority of your own: the variable SSL_CERT_FILE)",
-    "web_url": "a text",
+    "verify": "true or false (for your own certificate authority, set SSL_CERT_FILE)",
+    "web_url": "a string",
     "rehearse": "true or false",
 }
 
@@ -53,7 +53,7 @@ _EXPECTED: Final = {
 def settings_from_connection(connection: Connection) -> Settings:
     """Return the settings of an Airflow connection; Airflow's configuration can make all connections rehearse.
 
-    :raises InvalidSettings: naming the field to correct.
+    :raises InvalidSettings: the error names the field to correct.
     """
     from outbound_transfer.client.settings import DEFAULT_TIMEOUT, Settings
 
@@ -85,9 +85,9 @@ def dataset_namespace(conn_id: str) -> str:
 
 
 def build_base_url(host: str, schema: str = "", port: int | None = None) -> str:
-    """Build the service's address from a connection's fields: https if there is no scheme, port 0 like no port.
+    """Build the service's address from a connection's fields: https by default; port 0 means no port.
 
-    :raises InvalidSettings: the host is not an address, or holds more than the site's address.
+    :raises InvalidSettings: the host is not an address, or contains more than the site's address.
     """
     try:
         url = urlsplit(host if "://" in host else f"{schema or 'https'}://{host}")

@@ -12,20 +12,20 @@ from outbound_transfer.client.settings import Settings
 from outbound_transfer.observability.findings import Finding, Health
 from outbound_transfer.wording import format_duration
 
-MAX_SECONDS: Final = 5.0  # for each step of a call, whatever the connection says, and in which a call is repeated
-MAX_CLOCK_DIFFERENCE: Final = 60.0  # seconds that are not worth a word
+MAX_SECONDS: Final = 5.0  # limit for each step of a call and for its repeats, whatever the connection's timeout
+MAX_CLOCK_DIFFERENCE: Final = 60.0  # seconds that are not reported
 
 
 def check_service(settings: Settings) -> tuple[Finding, ...]:
     """Return the findings about the service, both keys and the clock, in this order.
 
-    The feed's key is tested with a request that the service refuses, which does not use up its call of the minute.
+    The event key is tested with a request that the service refuses, so that it does not use up the minute's call.
     """
     settings = replace(settings, timeout=min(settings.timeout, MAX_SECONDS))
     policy = RetryPolicy(max_attempts=2, timeout=MAX_SECONDS)
     with Client(settings, policy=policy, on_retry=lambda *_: None) as client:  # nothing is logged among the findings
         outcomes = [_error_of(lambda: client.list_transfers(limit=1))]
-        # Not of an error: a proxy's page has a Date, too.
+        # Ignored after an error: a proxy's page has a Date, too.
         difference = None if outcomes[0] else client.clock_difference
         event_key = Finding("event_key", Health.OK, "No event_api_key is set, so the feed cannot be read.")
         if settings.event_api_key:
@@ -44,7 +44,7 @@ def _error_of(call: Callable[[], object]) -> Exception | None:
 
 
 def summarize(findings: Sequence[Finding]) -> tuple[bool, str]:
-    """Return what Airflow shows for a connection that is tested: whether it works, and why not or how."""
+    """Return what Airflow shows after a connection test: whether the connection works, and a message."""
     service, *keys, clock = findings
     broken = [each for each in findings if each.status is Health.BROKEN]
     if service.status is Health.DEGRADED:
@@ -61,7 +61,7 @@ def judge_service(address: str, outcomes: Sequence[Exception | None]) -> Finding
     if any(map(_has_responded, calls)):
         return Finding("service", Health.OK, f"{address} responds.")
     health = Health.DEGRADED if isinstance(calls[0], errors.ServerFault) else Health.BROKEN
-    return Finding("service", health, str(calls[0]), "See that the service is up, and that this machine reaches it.")
+    return Finding("service", health, str(calls[0]), "Check that the service is up and that this machine can reach it.")
 
 
 def _has_responded(error: Exception | None) -> bool:
@@ -69,7 +69,7 @@ def _has_responded(error: Exception | None) -> bool:
 
 
 def judge_key(check: str, error: Exception | None) -> Finding:
-    """Judge a key by the error of a call with it; that with the event key has an invalid cursor."""
+    """Judge a key by the error of a call with it; the call with the event key has an invalid cursor."""
     is_of_feed = check == "event_key"
     # service-api.md, Unspecified: that the key is checked before the cursor and the rate is not promised.
     if error is None or (is_of_feed and isinstance(error, errors.InvalidRequest | errors.RateLimited)):
@@ -77,11 +77,11 @@ def judge_key(check: str, error: Exception | None) -> Finding:
     if isinstance(error, errors.InvalidSettings):
         return Finding(check, Health.BROKEN, str(error))  # which says what to correct
     if isinstance(error, errors.RateLimited):
-        found = f"{error.status} {error.code}: the calls of this minute are used up."
-        to_do = "Start fewer tasks at once, by a pool, or give other systems keys of their own."
+        found = f"{error.status} {error.code}: this minute's calls are used up."
+        to_do = "Use a pool to start fewer tasks at once, or give other systems their own keys."
         return Finding(check, Health.DEGRADED, found, to_do)
     if isinstance(error, errors.ServiceError) and _has_responded(error):
-        newest = "Set event_api_key to the newest one: it has ended those before."
+        newest = "Set event_api_key to the newest key, which has invalidated earlier ones."
         to_do = newest if is_of_feed and isinstance(error, errors.InvalidApiKey) else error.advice
         return Finding(check, Health.BROKEN, str(error).removesuffix(error.advice).rstrip(), to_do)
     return Finding(check, Health.UNKNOWN, f"Not tested: {error}", "See service.")
@@ -90,9 +90,9 @@ def judge_key(check: str, error: Exception | None) -> Finding:
 def judge_clock(ahead: float | None) -> Finding:
     """Judge this machine's clock, by the seconds that the service's is ahead of it; None if they are unknown."""
     if ahead is None:
-        return Finding("clock", Health.UNKNOWN, "The service has not said its time.", "See service and transfer_key.")
+        return Finding("clock", Health.UNKNOWN, "The service did not send its time.", "See service and transfer_key.")
     difference = format_duration(abs(ahead))
     if abs(ahead) <= MAX_CLOCK_DIFFERENCE:
         return Finding("clock", Health.OK, f"It differs from the service's by {difference}.")
     found = f"This machine's clock is {difference} {'behind' if ahead > 0 else 'ahead of'} the service's."
-    return Finding("clock", Health.DEGRADED, found, "Set it by a time server: deadlines go by it.")
+    return Finding("clock", Health.DEGRADED, found, "Synchronize it with a time server: deadlines depend on it.")

@@ -28,7 +28,7 @@ class OutboundTransferHook(BaseHook):
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param client_options: further arguments of :class:`outbound_transfer.client.Client`, such as ``policy``.
+    :param client_options: additional arguments for :class:`outbound_transfer.client.Client`, such as ``policy``.
     """
 
     conn_name_attr = "outbound_transfer_conn_id"
@@ -37,7 +37,7 @@ class OutboundTransferHook(BaseHook):
     hook_name = "Outbound Transfer"
 
     @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:  # before Airflow 3.2, as the next one
+    def get_connection_form_widgets(cls) -> dict[str, Any]:  # before Airflow 3.2, like the next one
         from outbound_transfer.airflow_compat.connection_form import form_widgets
 
         return form_widgets()
@@ -57,7 +57,7 @@ class OutboundTransferHook(BaseHook):
     def get_conn(self) -> Client:
         """Return the client, created once; :meth:`close` it, or use the hook as a context manager.
 
-        :raises InvalidSettings: naming the field of the connection to correct.
+        :raises InvalidSettings: the error names the connection's field to correct.
         """
         if self._client is None:
             from outbound_transfer.client.client import Client, log_retry
@@ -76,14 +76,14 @@ class OutboundTransferHook(BaseHook):
     def read_settings(self) -> Settings:
         """Read the connection and return its settings.
 
-        :raises InvalidSettings: naming the field to correct.
+        :raises InvalidSettings: the error names the field to correct.
         """
         settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
-        mask_secret(settings.event_api_key)  # Airflow masks the password, but the extra only as a whole text
+        mask_secret(settings.event_api_key)  # Airflow masks the password, but the extra only as a whole
         return settings
 
     def sleep(self, seconds: float) -> None:
-        """Sleep by the function that the client sleeps by between two attempts."""
+        """Sleep with the function that the client uses between two attempts."""
         self._options.get("sleep", time.sleep)(seconds)
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
@@ -100,7 +100,7 @@ class OutboundTransferHook(BaseHook):
 
         :param status: ``all``, or one status to filter by.
         :param limit: transfers per page, 1 to 100.
-        :param cursor: ``next_cursor`` of the page before.
+        :param cursor: ``next_cursor`` of the previous page.
         """
         return self.get_conn().list_transfers(status=status, limit=limit, cursor=cursor)
 
@@ -110,7 +110,7 @@ class OutboundTransferHook(BaseHook):
         A status filter may skip transfers that change while paging (service-api.md, R28). Rows that are not valid
         transfers are logged and left out.
         """
-        cursors: list[str | None] = [None]  # which is the last one, too; another one that comes again would never end
+        cursors: list[str | None] = [None]  # None also ends the listing; any other repeated cursor would loop forever
         while cursors.count(cursors[-1]) == 1:
             page = self.list_transfers(status=status, limit=page_size, cursor=cursors[-1])
             yield from page.data
@@ -126,7 +126,7 @@ class OutboundTransferHook(BaseHook):
     def attach_file(self, transfer_id: str, upload: Upload) -> File:
         """Attach a file to a draft (service-api.md, R30 to R33).
 
-        :return: the new file; the existing one if the draft already holds a file of this name, whatever its content.
+        :return: the new file; the existing one if the draft already has a file with this name, whatever its content.
         """
         return self.get_conn().attach_file(transfer_id, upload).file
 
@@ -146,14 +146,14 @@ class OutboundTransferHook(BaseHook):
         """Remove a draft (service-api.md, R35).
 
         :raises InvalidState: the transfer was sent.
-        :raises NotFound: the key sees no such transfer.
+        :raises NotFound: the key cannot see the transfer.
         """
         self.get_conn().discard_transfer(transfer_id)
 
     def send_transfer(self, transfer_id: str) -> Transfer:
         """Send a draft once (service-api.md, R36 to R39).
 
-        :return: the sent transfer, also if it was sent before.
+        :return: the sent transfer, even if it was sent before.
         """
         client = self.get_conn()
         return client.retry("send", lambda _: client.send_once(transfer_id))
@@ -163,9 +163,9 @@ class OutboundTransferHook(BaseHook):
         return self.get_conn().read_events(cursor=cursor, limit=limit)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check that the service responds and accepts both keys, without the feed's request of the minute.
+        """Check that the service responds and accepts both keys, without using up the feed's request of the minute.
 
-        :return: whether that is so, and a message for the user.
+        :return: whether the connection works, and a message for the user.
         """
         from outbound_transfer.hooks.health import check_service, summarize
 

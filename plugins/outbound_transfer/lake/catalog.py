@@ -27,7 +27,7 @@ def open_catalog(iceberg_conn_id: str) -> Catalog:
     """
     connection = BaseHook.get_connection(iceberg_conn_id)
     if connection.conn_type != "iceberg":
-        raise NotAnIcebergConnection(f"connection '{iceberg_conn_id}' is not of the type iceberg")
+        raise NotAnIcebergConnection(f"connection '{iceberg_conn_id}' does not have the type iceberg")
     # Airflow masks the password, but the extra only as a whole text.
     for secret in _secrets_in({"host": connection.host, **connection.extra_dejson}):
         mask_secret(secret)
@@ -36,11 +36,11 @@ def open_catalog(iceberg_conn_id: str) -> Catalog:
         from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
     except ImportError as error:
         raise NotAnIcebergConnection(
-            "tables of Iceberg need apache-airflow-providers-apache-iceberg and pyiceberg with pyarrow: "
+            "Iceberg tables need apache-airflow-providers-apache-iceberg and pyiceberg with pyarrow: "
             f"pip install 'airflow-provider-outbound-transfer[iceberg]' ({error})"
         ) from error
     if not hasattr(IcebergHook, "catalog"):
-        raise NotAnIcebergConnection("apache-airflow-providers-apache-iceberg opens no catalog: install 2.0 or newer")
+        raise NotAnIcebergConnection("apache-airflow-providers-apache-iceberg is too old: install 2.0 or newer")
     catalog: Catalog = IcebergHook(iceberg_conn_id).catalog
     return catalog
 

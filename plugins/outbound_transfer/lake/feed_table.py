@@ -33,7 +33,7 @@ from outbound_transfer.store.errors import InvalidCursor, UnusableTable, Warehou
 #: What a transaction would commit again, and whose files it would delete; see :func:`_stage`.
 _PRODUCERS: Final = "_snapshot_producers"
 if _PRODUCERS not in Transaction.__init__.__code__.co_names:
-    raise ImportError("this version of pyiceberg commits otherwise than 0.12: install 'pyiceberg>=0.12,<0.13'")
+    raise ImportError("this version of pyiceberg commits differently from 0.12: install 'pyiceberg>=0.12,<0.13'")
 
 _PREFIX: Final = "outbound-transfer."
 _FEED: Final = f"{_PREFIX}feed."
@@ -101,12 +101,12 @@ def read_state(metadata: TableMetadata, account: str) -> FeedState | None:
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidCursor(
             f"the table's property '{_FEED}{account}' is not as this package writes it ({error}): "
-            "`feed rebuild-cursor` sets the cursor by the rows"
+            "`feed rebuild-cursor` sets the cursor from the rows"
         ) from error
     if _is_rolled_back(metadata, state.commit):
         raise InvalidCursor(
             f"the table was rolled back or replaced: its property has the cursor {state.cursor} of the feed {account}, "
-            "and its rows are those of another time. `feed rebuild-cursor` sets the cursor by the rows"
+            "but its rows are from another time. `feed rebuild-cursor` sets the cursor from the rows"
         )
     return state
 
@@ -120,7 +120,7 @@ def require_state(table: Table, account: str) -> FeedState:
         return state
     raise InvalidCursor(
         f"the table {'.'.join(table.name())} has events of {account} but no cursor: it was replaced, or its properties "
-        "were removed. `feed rebuild-cursor` sets the cursor by the rows"
+        "were removed. `feed rebuild-cursor` sets the cursor from the rows"
     )
 
 

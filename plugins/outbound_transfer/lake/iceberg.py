@@ -165,7 +165,7 @@ class IcebergEventDestination(EventDestination):
         rows = self._read(table, "cursor_from", "line_number")
         lines = rows.group_by(rows.column_names).aggregate([([], "count_all")])["count_all"]
         if repeated := pc.sum(pc.greater(lines, 1)).as_py():
-            yield f"{repeated} lines of a page are there more than once: the page was loaded twice"
+            yield f"{repeated} lines of a page are stored more than once: the page was loaded twice"
         if beyond := pc.sum(pc.greater_equal(rows["cursor_from"], cursor)).as_py():
             yield (
                 f"{beyond} rows are of pages from the cursor {cursor} on, which the next run loads: "

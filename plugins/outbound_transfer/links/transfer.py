@@ -1,4 +1,4 @@
-"""Links to transfers in the service's web application; one of them on the page of a task instance."""
+"""Links to transfers in the service's web application, including the link on a task instance's page."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: An http or https address whose host can be seen: no user, no placeholder, and nothing that a browser reads otherwise.
+#: An http or https address whose host can be seen: no user, no placeholder, and nothing that browsers read differently.
 _SAFE_URL: Final = re.compile(
     r"https?://(?:\[[0-9a-fA-F:.]+\]|(?:(?![/?#@{}\[\]\\:])[!-~])+)(?::[0-9]+)?(?:[/?#][!-~]*)?"
 )
 
 
 class TransferLink(BaseOperatorLink):
-    """The transfer in the service's web application. Airflow asks for it when a try ends or defers."""
+    """The transfer in the service's web application. Airflow requests the link when an attempt ends or defers."""
 
     name = "Transfer"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
-        """Return what :func:`push_link` stored in this try, "" if it was not called."""
+        """Return what :func:`push_link` stored in this attempt; "" if it was not called."""
         from airflow.sdk.execution_time.xcom import XCom
 
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
@@ -64,7 +64,7 @@ def link_to(settings: Settings, transfer_id: object) -> str:
 def transfer_url(web_url: str, transfer_id: object) -> str:
     """Return the address of a transfer in the web application; "" if no safe link is possible.
 
-    :param web_url: of the application, with ``{transfer_id}``; without it, ``/transfers/{transfer_id}`` is appended.
+    :param web_url: the application's URL, with ``{transfer_id}``; without it, ``/transfers/{transfer_id}`` is appended.
     :param transfer_id: quoted as a whole, so that it cannot lead to another page.
     """
     is_id = isinstance(transfer_id, str) and transfer_id.strip(".") and is_valid_unicode(transfer_id)

@@ -1,4 +1,4 @@
-"""Base class of the notifiers: finds out what to say, in a worker, the Dag processor or the triggerer."""
+"""Base class of the notifiers: builds the message, in a worker, the Dag processor or the triggerer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outbound_transfer.wording import clean, pluralize
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: How many addresses a notification names.
+#: Maximum number of addresses in a notification.
 MAX_ADDRESSES: Final = 20
 
 
@@ -36,14 +36,14 @@ class TransferNotice(NamedTuple):
 
 
 class TransferNotifier(BaseNotifier):
-    """Notifies of a transfer: its subject, who has not picked it up, the reason, the task and a link.
+    """Notifies about a transfer: its subject, who has not picked it up, the reason, the task and a link.
 
-    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error says all that. Elsewhere,
-    such as in a ``DeadlineAlert``, the transfer that ``task_id`` has made in the run is read from the service. What
-    cannot be found out is left out: the notification goes out in any case.
+    In ``on_failure_callback`` of an operator or sensor of this provider, the task's error has these details. Elsewhere,
+    such as in a ``DeadlineAlert``, the transfer that ``task_id`` created in the run is read from the service. Unknown
+    details are left out: the notification is sent in any case.
 
-    :param title: begins the title; by default how many recipients are outstanding. The subject follows it.
-    :param task_id: the task of the run that delivers, if it is not the one that fails; not a mapped one.
+    :param title: begins the title, before the subject; by default, how many recipients have not picked up.
+    :param task_id: the run's task that delivers, if it is not the one that fails; it must not be mapped.
     :param outbound_transfer_conn_id: by default that of the task that fails, otherwise ``outbound_transfer_default``.
     """
 
@@ -91,7 +91,7 @@ class TransferNotifier(BaseNotifier):
         await call_airflow(partial(self.notify, context))
 
     def _find_transfer_id(self, task: Mapping[str, str]) -> str:
-        """Return the id that the task has pushed or returned; "" if it has none or Airflow cannot be asked."""
+        """Return the id that the task pushed or returned; "" if there is none or Airflow does not respond."""
         from airflow.sdk.execution_time.xcom import XCom
 
         keys = ("transfer_id", "return_value") if all(task.values()) else ()
@@ -99,7 +99,7 @@ class TransferNotifier(BaseNotifier):
             try:
                 pushed = XCom.get_one(key=key, **task)
             except Exception as error:
-                self.log.warning("Could not read which transfer task '%s' has made: %s", task["task_id"], error)
+                self.log.warning("Could not read which transfer task '%s' created: %s", task["task_id"], error)
                 break
             found = pushed.get("id") if isinstance(pushed, Mapping) else pushed
             if found and isinstance(found, str):
@@ -108,7 +108,7 @@ class TransferNotifier(BaseNotifier):
 
 
 def _locate(context: Mapping[str, Any], task_id: str | None) -> dict[str, str]:
-    """Return the task of a callback, or of a deadline alert, whose context has only the run; "" for what is unknown."""
+    """Return the task of a callback, or of a deadline alert, whose context has only the run; "" for unknown values."""
     ti, run = context.get("ti"), context.get("dag_run")
     run = run if isinstance(run, Mapping) else {name: getattr(run, name, "") for name in ("dag_id", "run_id")}
     return {
@@ -130,10 +130,10 @@ def build_notice(
     lines = [f"{what}: {clean(text, 500)}" for what, text in said.items() if text]
     if outcome is None:
         return TransferNotice(clean(title or "No transfer yet"), lines)
-    status = outcome.status if outcome.status is not None else "in a status that is not known"
+    status = outcome.status if outcome.status is not None else "in an unknown status"
     waiting, picked_up = outcome.not_picked_up, outcome.picked_up
     if waiting is None or picked_up is None:
-        pickups, heading = "who has picked up is not known", "Pickup not known"
+        pickups, heading = "it is not known who has picked it up", "Pickup not known"
     elif not waiting:
         pickups, heading = "all recipients have picked up", "Picked up by all"
     else:

@@ -11,7 +11,7 @@ from outbound_transfer.notifications.base import TransferNotice, TransferNotifie
 class TransferSlackNotifier(TransferNotifier):
     """Posts to a Slack channel; see :class:`.TransferNotifier`. Needs the extra ``slack``.
 
-    :param slack_webhook_conn_id: connection of the incoming webhook, as Airflow's ``SlackWebhookNotifier`` takes it.
+    :param slack_webhook_conn_id: connection of the incoming webhook, as for Airflow's ``SlackWebhookNotifier``.
     """
 
     template_fields: Sequence[str] = (*TransferNotifier.template_fields, "slack_webhook_conn_id")

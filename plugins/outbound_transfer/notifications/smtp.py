@@ -14,7 +14,7 @@ class TransferSmtpNotifier(TransferNotifier):
 
     :param to: one or several addresses.
     :param from_email: the sender; by default that of the connection.
-    :param smtp_conn_id: the connection, as Airflow's ``SmtpNotifier`` takes it.
+    :param smtp_conn_id: the SMTP connection, as for Airflow's ``SmtpNotifier``.
     """
 
     template_fields: Sequence[str] = (*TransferNotifier.template_fields, "to", "from_email", "smtp_conn_id")
@@ -46,6 +46,6 @@ class TransferSmtpNotifier(TransferNotifier):
 
 
 def to_html(notice: TransferNotice) -> str:
-    """Return the notification as HTML, in which nothing but the link is markup of the message itself."""
+    """Return the notification as HTML, in which everything but the link and the tags is escaped."""
     link = [f'<p><a href="{escape(notice.url)}">Open the transfer</a></p>'] if notice.url else []
     return "\n".join([f"<h3>{escape(notice.title)}</h3>", *(f"<p>{escape(line)}</p>" for line in notice.lines), *link])

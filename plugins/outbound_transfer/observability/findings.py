@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The state of one part of the set-up, without secrets.
 
     :ivar found: what was observed.
-    :ivar to_do: what to do about it; "" if nothing is to be done.
+    :ivar to_do: what to do about it; "" if nothing.
     """
 
     check: str

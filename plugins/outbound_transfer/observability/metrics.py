@@ -90,7 +90,7 @@ DELIVERIES: Final = Metric(
     COUNTER,
     "deliveries",
     ("outcome", "conn_id"),
-    "a try has `sent` a transfer, `failed` before that, or failed and left `in_doubt` whether it is sent; or a wait "
+    "an attempt has `sent` a transfer, `failed` before that, or failed with the send `in_doubt`; or a wait "
     "finishes: the transfer was `picked_up` by all, or by some (`partial`, with `accept_partial`), `expired` or was "
     "`canceled`",
 )

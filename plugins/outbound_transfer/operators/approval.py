@@ -1,4 +1,4 @@
-"""Approve a delivery: a person sees what a draft holds, and decides whether it is sent."""
+"""Approve a delivery: a person reviews a draft's contents and decides whether it is sent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from outbound_transfer.operators.task_arguments import TaskArguments
 
 MAX_LISTED: Final = 50  # files in a request
-_TIME_TO_SEND: Final = timedelta(hours=1)  # before a draft expires: what is approved must still be sent
+_TIME_TO_SEND: Final = timedelta(hours=1)  # before a draft expires, to send it once it is approved
 
 
 def _check_timeout(timeout: Any) -> None:
@@ -43,26 +43,26 @@ def _check_timeout(timeout: Any) -> None:
 class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
     """Ask a person to approve a draft, and wait for the answer without a worker.
 
-    The person sees subject, recipients, security option, message and files with their digests, under "Required
-    actions". :class:`.SendTransferOperator` sends exactly what was approved. A rejection skips the tasks after this
-    one; the draft stays, unsent, until it is discarded. A retry does not ask again, a clear does.
+    Under "Required actions", the person sees the subject, recipients, security option, message and files with their
+    digests. :class:`.SendTransferOperator` sends exactly what was approved. A rejection skips the tasks after this
+    one; the draft stays unsent until it is discarded. A retry does not ask again; a clear does.
 
     :param transfer_id: the draft: its id, or the result of a task that delivers with ``send=False``.
-    :param notifiers: called before the wait, with ``approval`` in the context: ``subject``, ``body`` (Markdown) and
-        ``url`` of the page where a person answers, empty without ``[api] base_url``. One that fails is logged.
-    :param assigned_users: who may answer, as mappings with ``id`` and ``name`` of an Airflow user; by default, every
+    :param notifiers: called before the wait, with ``approval`` in the context: the ``subject``, the ``body`` (Markdown)
+        and the ``url`` of the page for the answer, empty without ``[api] base_url``. A failing notifier is logged.
+    :param assigned_users: the Airflow users who may answer, as mappings with ``id`` and ``name``; by default, every
         user who may answer the Dag's required actions.
-    :param response_timeout: when the task fails without an answer; at the latest, an hour before the draft expires.
+    :param response_timeout: how long to wait for an answer, at the latest until an hour before the draft expires.
     :param outbound_transfer_conn_id: the Airflow connection.
     :return: a mapping with ``transfer_id``, ``state`` (``approved``), ``by`` (the Airflow user's name), ``at`` (ISO
-        8601) and ``files``, the twelve digits that stand for the files.
+        8601) and ``files``, a twelve-digit fingerprint of the files.
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id")
     checks = (TRANSFER_ID_CHECK, Check(("response_timeout",), _check_timeout))
     owns_delivery = False
 
-    _event: Mapping[str, Any] | None = None  # with which Airflow resumes the task
+    _event: Mapping[str, Any] | None = None  # the event with which Airflow resumes the task
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
     ) -> None:
         timeout: Any = {"response_timeout": response_timeout} if TAKES_RESPONSE_TIMEOUT else {}
         super().__init__(
-            subject="Send a transfer?",  # what is asked, and the options, are known once the task runs
+            subject="Send a transfer?",  # replaced when the task runs, as are the options
             options=["Approve", "Reject"],
-            defaults=None,  # nor what default_args have for other requests
+            defaults=None,  # ignores default_args that are meant for other requests
             multiple=False,
             notifiers=notifiers,
             assigned_users=assigned_users,
@@ -91,7 +91,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         self.check_when_parsed()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Store the answer, and end as it says."""
+        """Store the answer, and end the task accordingly."""
         self._event = event
         return self._run(context)
 
@@ -114,16 +114,16 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         return self._end(self._answer(row, transfer_id, attempt, event), transfer_id)
 
     def _ask(self, draft: Transfer, row: Row, attempt: Attempt, context: Context) -> dict[str, Any]:
-        """Show what the draft holds, and wait; see :func:`.request_input`.
+        """Show the draft's contents, and wait for an answer; see :func:`.request_input`.
 
-        :raises DraftChanged: it expires too soon.
+        :raises DraftChanged: the draft expires too soon.
         """
         from outbound_transfer.delivery import approve
 
         if expires_at := read_event_time(draft.expires_at):
             left = expires_at - names.timezone.utcnow() - _TIME_TO_SEND
             if left <= timedelta():
-                raise DraftChanged(f"Draft {draft.id} expires at {draft.expires_at}: too late to ask anybody")
+                raise DraftChanged(f"Draft {draft.id} expires at {draft.expires_at}, too soon to ask for approval")
             assert self.response_timeout is not None
             self.response_timeout = min(self.response_timeout, left)
         self.options = list(approve.options_of(row.memory))
@@ -140,9 +140,9 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
             raise
 
     def _notify(self, context: Context) -> None:
-        """Call the notifiers, before a person can answer: an answer must not find a task that runs."""
+        """Call the notifiers before a person can answer: no answer may arrive while the task is running."""
         notifiers, self.notifiers, url = self.notifiers, [], ""
-        with suppress(ValueError):  # without an address of Airflow's pages
+        with suppress(ValueError):  # the URL of Airflow's UI is not configured
             url = self.generate_link_to_ui(task_instance=context["ti"])
         approval = {"subject": self.subject, "body": self.body, "url": url}
         for notifier in notifiers:
@@ -152,7 +152,7 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
                 self.log.exception("A notifier failed; the wait for an answer begins anyway")
 
     def _answer(self, row: Row, transfer_id: str, attempt: Attempt, event: Mapping[str, Any]) -> Approval:
-        """:raises AirflowFailException: there is none; or it is about other files, or from somebody not allowed."""
+        """Store and return the answer; fail if there is none, the files changed, or the person may not answer."""
         from outbound_transfer.delivery import approve
 
         if "error" in event:
@@ -164,18 +164,18 @@ class ApproveTransferOperator(OutboundTransferOperator, HITLOperator):
         by = clean(user.get("name") or user.get("id") or "an unknown user")
         if user and self.assigned_users and user.get("id") not in {each["id"] for each in self.assigned_users}:
             raise names.AirflowFailException(
-                f"{by} answered, and is not one of assigned_users. Clear this task to ask again"
+                f"{by} answered but is not one of assigned_users. Clear this task to ask again"
             )
         option, when = event["chosen_options"][0], at.isoformat() if isinstance(at, datetime) else str(at)
         try:
             return approve.answer(row, transfer_id, attempt, option, by, when)
-        except DraftChanged as error:  # a retry would ask again, about what Airflow may not show
+        except DraftChanged as error:  # a retry would ask about a draft that Airflow may not show
             raise names.AirflowFailException(str(error)) from error
 
     def _end(self, approval: Approval, transfer_id: str) -> dict[str, Any]:
         if approval.state == "rejected":
             raise names.AirflowSkipException(f"{approval.by} rejected draft {transfer_id}: nothing is sent")
-        self.log.info("%s approved the send of draft %s", approval.by, transfer_id)
+        self.log.info("%s approved sending draft %s", approval.by, transfer_id)
         return _result(transfer_id, approval)
 
 
@@ -184,7 +184,7 @@ def _result(transfer_id: str, given: Approval) -> dict[str, Any]:
 
 
 def describe_draft(draft: Transfer, memory: Memory) -> str:
-    """Return what a draft holds, as Markdown. Texts from outside are shown as code, so that they are what they seem."""
+    """Return a draft's contents as Markdown. Untrusted strings are shown as code, so that they are shown verbatim."""
     from outbound_transfer.store.config import stores_recipients
 
     recipients = draft.recipients if stores_recipients() else ()
@@ -192,9 +192,9 @@ def describe_draft(draft: Transfer, memory: Memory) -> str:
     parts = [
         f"**Subject:** {_code(draft.subject)}",
         "\n- ".join([f"**To {pluralize(len(draft.recipients), 'recipient')}**", *map(_code, people)]),
-        f"**Security:** {_code(memory.security) if memory.security else 'the default of the account'}",
+        f"**Security:** {_code(memory.security) if memory.security else 'the account default'}",
         "**Message:**" if draft.message else "",
-        # Airflow shows a block of code as one line.
+        # Airflow shows a code block as one line.
         "\n>\n".join(f"> {_code(line)}" for line in (draft.message or "").splitlines() if line.strip()),
         "\n".join(_files(memory)),
         f"Draft {_code(draft.id)}. Nothing is sent yet.",
@@ -203,12 +203,12 @@ def describe_draft(draft: Transfer, memory: Memory) -> str:
 
 
 def _files(memory: Memory) -> Iterator[str]:
-    """Yield the files as a table; of many, their number, size, and a digest of the list for ``sha256sum --check``."""
+    """Yield the files as a table; if there are many, their number, size, and the digest of a ``sha256sum`` list."""
     files = sorted(memory.held.items())
     if len(files) <= MAX_LISTED:
         yield from ("| File | Bytes | SHA-256 |", "| --- | --- | --- |")
         for name, held in files:
-            # In a table, also within code, a bar must be escaped.
+            # In a table, a bar must be escaped even within code.
             yield f"| {_code(name).replace('|', chr(92) + '|')} | {held.size:,} | {held.sha256} |"
         return
     listed = "".join(f"{held.sha256}  {name}\n" for name, held in files)
@@ -218,7 +218,7 @@ def _files(memory: Memory) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Return the Markdown that shows a text of one line as it is."""
+    """Return Markdown that shows a single-line string verbatim."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     ticks = "`" * (longest + 1)
     return f"{ticks} {clean(text, len(text))} {ticks}"

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     Files: TypeAlias = FileSpec | Iterable[FileSpec] | XComArg
     Recipients: TypeAlias = str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | RecipientsFromSql | XComArg
 
-#: Of several mistakes, as of a new transfer.
-_HEADING: Final = "The delivery cannot be made, nothing was created:\n- "
+#: Begins the error about several mistakes, as in :func:`.build_new_transfer`.
+_HEADING: Final = "The delivery is invalid, so nothing was created:\n- "
 
 
 class Check(NamedTuple):
-    """Names of arguments, and what is called with their values: its ValueError says what to write instead."""
+    """Argument names, and the function called with their values; its ValueError says what to write instead."""
 
     arguments: tuple[str, ...]
     check: Callable[..., object]
@@ -41,7 +41,7 @@ class Check(NamedTuple):
 def check_literals(task: Any, checks: Iterable[Check], found_later: Set[str] = frozenset()) -> None:
     """Run the checks whose arguments are all literals, when the Dag is parsed. A mapped task is checked when it runs.
 
-    :param found_later: arguments that may be left out, as the task finds their values.
+    :param found_later: arguments that may be left out, because the task finds their values when it runs.
     """
     if not is_unmapped(task):
         early = (each for each in checks if found_later.isdisjoint(each.arguments))
@@ -49,7 +49,7 @@ def check_literals(task: Any, checks: Iterable[Check], found_later: Set[str] = f
 
 
 def check_all(task: Any, checks: Iterable[Check]) -> None:
-    """:raises ValueError: the one mistake in a task's arguments, or an :class:`.InvalidDelivery` with all of them."""
+    """Check a task's arguments; raise the error of a single mistake, or an :class:`.InvalidDelivery` that lists all."""
     mistakes: dict[str, Exception] = {}
     for arguments, check in checks:
         try:
@@ -72,84 +72,84 @@ def _is_literal(value: Any) -> bool:
 
 
 def to_optional(value: Any) -> Any:
-    """Return None for an empty text, and for "None", which a template without a value gives."""
+    """Return None for an empty string or "None", which a template without a value renders."""
     return None if isinstance(value, str) and value in ("", "None") else value
 
 
 def check_text(argument: str, value: Any) -> str:
-    """Return an argument that must be text; as a native object, a template renders ``12.50`` as a number."""
+    """Return an argument that must be a string; with native rendering, a template turns ``12.50`` into a number."""
     if not isinstance(value, str):
         raise InvalidDelivery(
-            f"{argument} must be text, not {type(value).__name__}: quote it within the template, as in \"'12.50'\""
+            f"{argument} must be a string, not {type(value).__name__}: quote it within the template, as in \"'12.50'\""
         )
     return value
 
 
 def to_whole_number(argument: str, value: Any, minimum: int = 1, *, expected: str = "") -> int:
-    """Convert an argument to a whole number; a rendered template gives it as text.
+    """Convert an argument to a whole number; a rendered template is a string.
 
-    :param expected: what the error names as possible, too.
+    :param expected: further valid values for the error message.
     """
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         number = minimum - 1
     if number < minimum:
-        raise InvalidDelivery(f"{argument} must be a whole number from {minimum} on{expected}, not {value!r:.100}")
+        raise InvalidDelivery(f"{argument} must be a whole number of at least {minimum}{expected}, not {value!r:.100}")
     return number
 
 
 def to_seconds(argument: str, value: Any) -> float:
-    """Convert a duration to seconds; a rendered template gives it as a number, or as text."""
+    """Convert a duration to seconds; a rendered template is a number or a string."""
     try:
         seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     except (TypeError, ValueError):
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise InvalidDelivery(f"{argument} must be a timedelta or a number of seconds from 0 on, not {value!r:.100}")
+        raise InvalidDelivery(f"{argument} must be a non-negative timedelta or number of seconds, not {value!r:.100}")
     return seconds
 
 
 def resolve_transfer_id(given: Any) -> str:
-    """Return the id of a transfer, which may be given as a mapping: the result of the task that made it."""
+    """Return a transfer's id, which may be given in a mapping, such as the result of the task that created it."""
     transfer_id = given.get("id") if isinstance(given, Mapping) else given
     # A template renders None as "None".
     if not isinstance(transfer_id, str) or transfer_id.strip() in ("", "None") or not is_valid_unicode(transfer_id):
         raise InvalidDelivery(
-            "transfer_id must be the id of a transfer, or the result of the task that made the delivery, not "
+            "transfer_id must be a transfer's id or the result of the delivering task, not "
             f"{given!r:.100}. None usually means that the task pushed no XCom."
         )
     return transfer_id
 
 
 def check_delivery_key(key: Any) -> None:
-    """:raises InvalidDelivery: a template without a value has made the key, or a database cannot show it."""
+    """Refuse a key that a template without a value rendered, or that a database cannot show."""
     if key is None:
         return
     if check_text("delivery_key", key) in ("", "None") or key.strip() != key or not key.isprintable():
         raise InvalidDelivery(
-            "delivery_key must be a text of printable characters without spaces around them, and not 'None', which a "
-            f"template without a value gives: {key!r:.300}"
+            "delivery_key must be a string of printable characters without surrounding spaces, and not 'None', which "
+            f"a template without a value renders: {key!r:.300}"
         )
 
 
 def choice(argument: str, *allowed: str) -> Check:
-    """Return the check of an argument that is one of some texts."""
+    """Return a check that an argument is one of the allowed strings."""
 
     def check(value: Any) -> None:
         if value not in allowed:
-            raise InvalidDelivery(f"{argument} is one of {', '.join(allowed)}, not {value!r:.100}")
+            raise InvalidDelivery(f"{argument} must be one of {', '.join(allowed)}, not {value!r:.100}")
 
     return Check((argument,), check)
 
 
 def optional(argument: str, check: Callable[[Any], object]) -> Check:
-    """Return the check of an argument that may be left out."""
+    """Return a check of an argument that may be left out."""
     return Check((argument,), lambda value: None if value is None or value == "" else check(value))
 
 
 def _new_transfer(*arguments: str) -> Check:
-    """Return the check of some arguments of a new transfer, as if the others were right."""
+    """Return a check of some arguments of a new transfer that assumes that the others are valid."""
 
     def check(*values: Any) -> None:
         right = {"subject": "later", "recipients": {"email": "later@example.com", "phone": "0"}}
@@ -190,7 +190,7 @@ def _check_wait(wait: Any, send: Any, ignored: Sequence[str]) -> None:
         raise InvalidDelivery(f"send must be True or False, not {send!r:.100}")
     if wait and not send:
         raise InvalidDelivery(
-            "wait=True needs send=True: a draft is not picked up. Put a TransferSensor after the send"
+            "wait=True needs send=True: a draft cannot be picked up. Put a TransferSensor after the send"
         )
     if ignored:
         raise InvalidDelivery(f"{', '.join(ignored)} needs wait=True: without it, the task ends with the send")
@@ -200,10 +200,10 @@ TRANSFER_ID_CHECK: Final = Check(("transfer_id",), resolve_transfer_id)
 
 SLOT_TIMEOUT_CHECK: Final = Check(("slot_timeout",), partial(to_seconds, "slot_timeout"))
 
-#: Of the name of an account in tables; by default that of its site.
+#: Checks an account's name in the tables, which defaults to its site address.
 ACCOUNT_CHECK: Final = optional("account", check_account)
 
-#: Of the arguments that say where tables are.
+#: Checks the arguments that locate tables.
 TABLE_CHECKS: Final = (Check(("table_prefix",), check_prefix), Check(("schema",), check_schema))
 
 TRANSFER_CHECKS: Final = (
@@ -216,7 +216,7 @@ TRANSFER_CHECKS: Final = (
     _new_transfer("security", "recipients"),
 )
 
-#: Of files that may be left out: something else is delivered, too.
+#: Checks files that may be left out because something else is delivered, too.
 MORE_FILES_CHECKS: Final = (
     Check(("files",), _check_files),
     optional("archive", check_archive_name),

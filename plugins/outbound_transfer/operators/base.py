@@ -1,4 +1,4 @@
-"""The base class of the provider's operators, and the steps that the tasks that deliver share, in their order."""
+"""The base class of the provider's operators, and the steps that delivering tasks share, in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_CONN_ID: Final = OutboundTransferHook.default_conn_name
 DEFAULT_DEFERRABLE: Final[bool] = conf.getboolean("operators", "default_deferrable", fallback=False)
 
-#: Arguments that describe a new transfer; that say which files to deliver; in which a template may have no value.
+#: Arguments that describe a new transfer; that select the files; whose templates may lack a value.
 TRANSFER_FIELDS: Final = ("subject", "recipients", "message", "security", "security_question", "security_answer")
 FILES_FIELDS: Final = ("files", "archive", "checksums", "on_empty", "max_parallel_uploads")
 _OPTIONAL: Final = frozenset({*TRANSFER_FIELDS, "files", "checksums"})
@@ -48,26 +48,26 @@ class OutboundTransferOperator(BaseOperator):
     """An operator that talks to the service in :meth:`run_task`, which may run again from its beginning.
 
     :param outbound_transfer_conn_id: the Airflow connection.
-    :param deferrable: free the worker slot during waits: for pickup, for a slot, between two pages of the feed.
+    :param deferrable: free the worker slot while waiting for pickup, for a slot or for the feed's next page.
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id",)
     operator_extra_links: Collection[BaseOperatorLink] = (TransferLink(),)
 
-    #: What the arguments must be; run by the subclasses when the Dag is parsed, and by their tasks.
+    #: Checks of the arguments; subclasses run them when the Dag is parsed, and again when the task runs.
     checks: tuple[Check, ...] = ()
     found_later: Set[str] = frozenset()  # arguments that may be left out, or are replaced, when the task runs
-    owns_delivery = True  # whether an attempt that fails has failed to deliver
+    owns_delivery = True  # whether a failed attempt is a failed delivery
     sends = False  # whether errors name the transfer that was sent, or is in doubt
     slot_timeout: Any = None  # how long to wait for a slot of the account; None if the task sends nothing
-    skips_without_files = False  # before anything is created
+    skips_without_files = False  # whether the task skips, before it creates anything, if there are no files
     located: Sequence[str] = ()  # paths and URIs of the files that this attempt has found
 
     report: Report  # what this process does, for its errors
     was_deferred = False
-    _given: Mapping[str, Any] = {}  # the arguments that were rendered, as they were before
+    _given: Mapping[str, Any] = {}  # the rendered arguments as they were before rendering
     _waited = 0.0  # seconds that this attempt has waited in deferred mode
-    _claim = 0  # of the delivery's row, by the process that was deferred
+    _claim = 0  # number of the claim on the delivery's row, from before the deferral
 
     def __init__(
         self, *, outbound_transfer_conn_id: str = DEFAULT_CONN_ID, deferrable: bool = DEFAULT_DEFERRABLE, **kwargs: Any
@@ -77,43 +77,43 @@ class OutboundTransferOperator(BaseOperator):
         self.deferrable = deferrable
 
     def check_when_parsed(self) -> None:
-        """Hide the secrets of a Dag file, and check what no template and no other task changes."""
-        if not is_unmapped(self):  # Airflow knows by its identity what another task has returned
+        """Hide the secrets in a Dag file, and check the arguments that no template or other task changes."""
+        if not is_unmapped(self):  # Airflow recognizes another task's result by its identity
             recipients.hide_fields(self, self.template_fields, recipients.mask_literals)
         check_literals(self, self.checks, self.found_later)
 
     def before_rendering(self, fields: Collection[str]) -> None:
-        """Prepare the arguments in ``fields`` to be rendered, in each attempt: no other task has returned them."""
+        """Prepare the arguments in ``fields`` for rendering, in each attempt; none is another task's result."""
         recipients.hide_fields(self, fields, recipients.mask_literals)
         self._given = {name: getattr(self, name) for name in fields}
 
     def hide_secrets(self) -> None:
-        """Replace what nobody may see in the rendered fields, before Airflow stores them."""
+        """Mask the secrets in the rendered fields before Airflow stores them."""
         task: Any = self
         for name in self._given.keys() & _OPTIONAL:
             setattr(task, name, recipients.without_none(self._given[name], getattr(task, name)))
         if isinstance(self._given.get("security"), str) and task.security is None:
-            task.security = ""  # which is refused: the account's default may be weaker than what was to be given
+            task.security = ""  # which is refused: the account's default may be weaker than the intended option
         recipients.hide_fields(self, self.template_fields, recipients.mask)
 
     def secrets(self) -> set[str]:
-        """Return the texts that no error of a call may quote."""
+        """Return the strings that a call's error must not quote."""
         return set(recipients.find_secrets([getattr(self, name, None) for name in ("security_answer", "recipients")]))
 
     @abstractmethod
     def run_task(self, hook: OutboundTransferHook, context: Context) -> Any:
-        """Do the task's work: in each process of an attempt from the beginning."""
+        """Do the task's work, from the beginning in each process of an attempt."""
 
     def hook(self, **client_options: Any) -> OutboundTransferHook:
-        """Return the hook of the connection, with these arguments of :class:`.Client`."""
+        """Return the connection's hook, with these arguments for :class:`.Client`."""
         return OutboundTransferHook(self.outbound_transfer_conn_id, secrets=self.secrets(), **client_options)
 
     def attempt(self, context: Context) -> Attempt:
-        """Return what Airflow says of this attempt."""
+        """Return this attempt as Airflow describes it."""
         return Attempt(context, self.outbound_transfer_conn_id, self._claim)
 
     def begin(self, client: Client, context: Context, delivery_key: str | None = None) -> Delivery:
-        """Return the delivery of this attempt, which has claimed its row."""
+        """Claim the delivery's row for this attempt, and return the delivery."""
         from outbound_transfer.delivery.delivery import begin_delivery
         from outbound_transfer.delivery.place import open_rows
 
@@ -126,7 +126,7 @@ class OutboundTransferOperator(BaseOperator):
             return self._run(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        with self._reporting(context, is_sent=next_method == "__fail__"):  # a trigger has failed, and no delivery
+        with self._reporting(context, is_sent=next_method == "__fail__"):  # the trigger failed, not a delivery
             return super().resume_execution(next_method, next_kwargs, context)
 
     def resume(self, context: Context, event: Any = None, *, waited: float = 0.0, claim: int = 0) -> Any:  # noqa: ARG002
@@ -135,7 +135,7 @@ class OutboundTransferOperator(BaseOperator):
         return self._run(context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the files, the transfer and its status, to OpenLineage's provider."""
+        """Return the files, the transfer and its status for OpenLineage's provider."""
         from outbound_transfer.operators.openlineage import delivery_lineage
 
         return delivery_lineage(self, task_instance)
@@ -167,7 +167,7 @@ class OutboundTransferOperator(BaseOperator):
         return {"waited": self._waited + request.seconds, "claim": claim}
 
     def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
-        """Log a wait; one for a slot frees the worker."""
+        """Log a wait; defer a deferrable task that waits for a slot."""
         from outbound_transfer.client.client import log_retry
 
         log_retry(operation, error, seconds)
@@ -183,9 +183,9 @@ def new_transfer(task: Any, delivery: Delivery) -> NewTransfer:
 
 
 def find_files(task: Any, spool: Spool, gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
-    """Find the files of a task by its ``find_sources``, and pack them.
+    """Find a task's files with its ``find_sources``, and pack them.
 
-    :param gone: takes the errors of files that are gone, if they are only compared with what was sent.
+    :param gone: collects the errors about missing files, if files are only compared with what was sent.
     """
     from outbound_transfer.files.content import pack, with_checksums
 
@@ -206,7 +206,7 @@ def find_files(task: Any, spool: Spool, gone: list[OutboundTransferError] | None
 def find_sources(
     task: Any, spool: Spool, gone: list[OutboundTransferError] | None, results: Sequence[FileSpec] = ()
 ) -> list[Source]:
-    """Find each file, and produce what exists nowhere yet: ``results``, and what the argument says."""
+    """Find or create each file: the query ``results``, and the files and contents in the argument ``files``."""
     from outbound_transfer.files.find import parse_files, resolve_files
 
     missing: list[OutboundTransferError] = []

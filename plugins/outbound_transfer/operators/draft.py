@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def row_of(client: Client, context: Context, transfer_id: str) -> Row:
-    """Return the row of a draft that another task made, and link this task to it; see :func:`.require_row`."""
+    """Return the row of a draft that another task created, and link this task to it; see :func:`.require_row`."""
     from outbound_transfer.delivery.place import open_rows
     from outbound_transfer.delivery.row import require_row
 
@@ -37,15 +37,15 @@ def row_of(client: Client, context: Context, transfer_id: str) -> Row:
 class CreateTransferOperator(OutboundTransferOperator):
     """Create a draft: nothing is delivered or billed until it is sent, and it is removed after 30 days.
 
-    A retry or a clear deletes the draft of the attempt before, or returns the transfer if it was sent: this task alone
-    decides whether there may be another. See service-api.md, R22 to R25.
+    A retry or a clear deletes the previous attempt's draft, or returns the transfer if it was sent: only this task
+    decides whether another one may be created. See service-api.md, R22 to R25.
 
-    :param subject: not empty.
+    :param subject: the subject, which must not be empty.
     :param recipients: 1 to 250 different addresses, or mappings with ``email`` and optionally ``name`` and ``phone``; a
         template may render JSON or Python. Or :class:`~outbound_transfer.operators.recipients.RecipientsFromSql`.
     :param message: up to 2,000 characters.
     :param security: one of none, email, email_code, question, sms, login; by default, and for None, the account's
-        option. An empty text, as a template without a value gives, is refused.
+        option. An empty string, which a template without a value renders, is refused.
     :param security_question: only with ``security="question"``.
     :param security_answer: only with ``security="question"``; masked everywhere.
     :param outbound_transfer_conn_id: the Airflow connection.
@@ -96,13 +96,13 @@ class AttachFilesOperator(OutboundTransferOperator):
     :param transfer_id: the draft.
     :param files: one or several paths, URIs (``s3://…``) or globs; a mapping ``{"path": …, "name": …}`` renames a file,
         and a mapping ``{"name": …, "content": …}`` is a file with that content: text (UTF-8), bytes, a binary file,
-        or a callable that returns one of them and is called in each try.
-    :param archive: name of a ZIP file, to deliver all files as this one.
-    :param checksums: name of a further file, as ``SHA256SUMS``, with the SHA-256 of each for ``sha256sum --check``.
-    :param on_empty: what to do about a pattern in ``files`` that matches nothing: ``fail``; or ``skip`` it, and the
-        task if no file is left. A file without a pattern must be there.
-    :param max_parallel_uploads: how many files to upload at once, from 1 on. The largest is uploaded first, alone: if
-        it is over the account's limit (413 ``file_too_large``), nothing has been uploaded.
+        or a callable that returns one of them and is called in each attempt.
+    :param archive: name of a ZIP file, to deliver all files in it.
+    :param checksums: name of an extra file, such as ``SHA256SUMS``, with all SHA-256 digests for ``sha256sum --check``.
+    :param on_empty: what to do if a pattern in ``files`` matches nothing: ``fail``; or ``skip`` it, and the task if no
+        file is left. A path without a pattern must exist.
+    :param max_parallel_uploads: how many files to upload at once, at least 1. The largest is uploaded first, alone: if
+        it exceeds the account's limit (413 ``file_too_large``), nothing has been uploaded.
     :param outbound_transfer_conn_id: the Airflow connection.
     :return: for each file, in the order of ``files``: ``id``, ``name``, ``size`` in bytes and ``sha256`` (hexadecimal;
         None after an erasure).
@@ -150,15 +150,15 @@ class AttachFilesOperator(OutboundTransferOperator):
 class SendTransferOperator(OutboundTransferOperator):
     """Send a draft once: bills the account, emails the recipients and starts the expiration (service-api.md, R36).
 
-    Before each attempt, the draft is compared with what the tasks upstream have made and attached.
+    Before each attempt, the draft is compared with what the upstream tasks created and attached.
 
-    :param transfer_id: the draft; a transfer that was sent already is returned as it is.
-    :param approval: result of the :class:`.ApproveTransferOperator` that must have approved what the draft holds. If a
-        person was ever asked about the draft, the send needs the approval without this argument, too.
+    :param transfer_id: the draft; a transfer that was already sent is returned as it is.
+    :param approval: result of the :class:`.ApproveTransferOperator` that must have approved the draft's contents. If a
+        person was ever asked about the draft, the send needs the approval even without this argument.
     :param slot_timeout: how long to wait for a slot while the account is at its limit of outstanding transfers (409
         ``transfer_limit_reached``), or for the answer of a person who is asked to approve the draft.
     :param outbound_transfer_conn_id: the Airflow connection.
-    :param deferrable: free the worker slot while the task waits for a slot of the account.
+    :param deferrable: free the worker slot while the task waits for one of the account's slots.
     :return: the sent transfer: the fields of service-api.md, R11, with ``not_picked_up``, ``security``, ``approval``
         and the ``sha256`` of each file.
     """
@@ -180,7 +180,7 @@ class SendTransferOperator(OutboundTransferOperator):
         super().__init__(outbound_transfer_conn_id=outbound_transfer_conn_id, deferrable=deferrable, **kwargs)
         self.transfer_id = transfer_id
         self.approval = approval
-        self._needs_approval = approval is not None  # a task that was skipped or failed has no result
+        self._needs_approval = approval is not None  # a skipped or failed task has no result
         self.slot_timeout = slot_timeout
         self.check_when_parsed()
 
@@ -208,14 +208,14 @@ class SendTransferOperator(OutboundTransferOperator):
 
 
 class DiscardTransferOperator(OutboundTransferOperator):
-    """Remove a draft that its run will not send, in a task that runs also if those before it failed.
+    """Remove a draft that its run will not send, in a task that runs even if earlier tasks failed.
 
-    ``send >> discard.as_teardown()`` is such a task; the run's state stays that of the others. With ``setups``, Airflow
-    would clear these together with any task between, and so make another draft. A sent transfer is left alone.
+    ``send >> discard.as_teardown()`` is such a task; it does not affect the run's state. With ``setups``, clearing any
+    task in between would clear the setups as well, and so create another draft. A sent transfer is left alone.
 
-    :param transfer_id: the draft; empty if its task created none, then nothing is done.
+    :param transfer_id: the draft; if it is empty, as when its task created none, nothing is done.
     :param outbound_transfer_conn_id: the Airflow connection.
-    :return: False if the transfer was sent; True if the draft was removed, or is gone.
+    :return: False if the transfer was sent; True if the draft was removed or no longer exists.
     """
 
     template_fields: Sequence[str] = ("outbound_transfer_conn_id", "transfer_id")
@@ -245,7 +245,7 @@ class DiscardTransferOperator(OutboundTransferOperator):
         if row and row.read()[1].phase is not Phase.EMPTY:
             row.claim(attempt.by, lambda memory: require_draft(memory, transfer_id, *Phase))
             is_removed = Delivery(client, row, attempt).discard()
-        else:  # made outside of this Airflow, or forgotten
+        else:  # created outside this Airflow, or forgotten
             transfer = client.find_transfer(transfer_id)
             is_removed = transfer is None or transfer.is_draft
             if transfer and is_removed:

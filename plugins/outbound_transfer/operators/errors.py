@@ -1,4 +1,4 @@
-"""Which errors fail a task without a retry, and what an error or a skip tells of the task's transfer."""
+"""Fail a task without a retry where one cannot help, and add the transfer's outcome to an error or a skip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from outbound_transfer.delivery.row import Row
     from outbound_transfer.operators.wait import Pickup
 
-#: Errors that a retry would meet again.
+#: Errors that a retry would raise again.
 _FINAL: Final = (
     client.AlreadyDelivered,
     client.FileConflict,
@@ -50,20 +50,20 @@ class DeferRequested(Exception):
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """Raise an AirflowFailException instead of an error that a retry would meet again (service-api.md, R50)."""
+    """Raise an AirflowFailException instead of an error that a retry would raise again (service-api.md, R50)."""
     try:
         yield
     except Exception as error:
         if not fails_without_retry(error):
             raise
-        # Of the same class, for callbacks; with its text as well, a log would have that twice.
+        # Keeps the class, for callbacks, but not the message, which the log would show twice.
         cause = copy(error)
         cause.args = ()
         raise names.AirflowFailException(str(error)) from cause.with_traceback(error.__traceback__)
 
 
 def fails_without_retry(error: BaseException) -> bool:
-    """Return whether a retry would fail in the same way: not after a moved cursor, or while a file is in use."""
+    """Return whether a retry would fail in the same way; a moved cursor or a busy warehouse is worth a retry."""
     if isinstance(error, client.CallError):
         return not error.is_transient
     return isinstance(error, _FINAL) and not isinstance(error, store.CursorMoved | store.WarehouseBusy)
@@ -71,7 +71,7 @@ def fails_without_retry(error: BaseException) -> bool:
 
 @contextmanager
 def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
-    """Fail as :func:`fail_without_retry` does, and without the text of a driver's error, which may quote the row."""
+    """Fail as :func:`fail_without_retry` does, but without a driver's error message, which may quote the row."""
     from sqlalchemy.exc import DBAPIError
 
     try:
@@ -82,11 +82,11 @@ def fail_without_retry_on_warehouse_errors() -> Iterator[None]:
 
 
 class Report:
-    """Progress of one process of a task with its transfer, for its errors. Its fields are set as they become known.
+    """The transfer as far as this process of a task knows it, for errors. Fields are set as they become known.
 
-    :ivar reader: has the transfer as it was last read; None if the task reads none.
-    :ivar transfer_id: of the draft that the task is to send, or of the transfer; "" before it is known.
-    :ivar is_sent: whether the transfer was sent: a later failure is not one of the delivery.
+    :ivar reader: object with the transfer as it was last read; None if the task does not read it.
+    :ivar transfer_id: id of the draft that the task is to send, or of the transfer; "" before it is known.
+    :ivar is_sent: whether the transfer was sent; a later failure is then not a failed delivery.
     """
 
     def __init__(self, context: Context, conn_id: str, log: Logger, *, sends: bool, is_sent: bool) -> None:
@@ -118,7 +118,7 @@ class Report:
 
     def _outcome(self, error: BaseException) -> TransferOutcome | None:
         transfer_id, transfer = self._find_in_doubt() or self.transfer_id, self.reader and self.reader.transfer
-        if transfer and not (transfer.is_draft and transfer_id):  # a draft may be one no longer
+        if transfer and not (transfer.is_draft and transfer_id):  # a draft may have been sent since
             return TransferOutcome.from_transfer(transfer, str(error))
         return TransferOutcome(transfer_id, str(error)) if transfer_id else None
 
@@ -127,14 +127,14 @@ class Report:
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import read_memory
 
-        with suppress(Exception):  # what is wrong may be the table
+        with suppress(Exception):  # the table itself may be the problem
             if self._sends:
                 memory = self.row.memory if self.row else read_memory(open_rows(), TaskTry.of(self._context).task)
                 return memory.transfer_id if memory.phase is Phase.SENDING else ""
         return ""
 
     def _name_transfer(self, error: BaseException, in_doubt: str) -> None:
-        """Name the transfer that was sent, or is in doubt, in the text of an error; its class stays."""
+        """Add the transfer that was sent, or is in doubt, to an error's message; keep the error's class."""
         text = str(error)
         if self.is_sent and self.transfer_id:
             text = f"Transfer {self.transfer_id} was sent. {text}"
@@ -149,16 +149,16 @@ class Report:
         if isinstance(error, SystemExit):
             return
         arguments, error.args = error.args, (text,)
-        if text not in str(error):  # its class makes its own text
+        if text not in str(error):  # its class builds the message itself
             error.args = arguments
             raise names.AirflowException(text) from error
 
 
 @contextmanager
 def report_outcome(context: Context, find_outcome: Callable[[BaseException], TransferOutcome | None]) -> Iterator[None]:
-    """Push the outcome of the transfer as an XCom if an error or a skip ends the block.
+    """Push the transfer's outcome as an XCom if an error or a skip ends the block.
 
-    The error has it as its attribute ``outcome``, and for short ``transfer_id`` and ``not_picked_up``.
+    The error gets it as its attribute ``outcome``, with the shortcuts ``transfer_id`` and ``not_picked_up``.
     """
     try:
         yield
@@ -167,7 +167,7 @@ def report_outcome(context: Context, find_outcome: Callable[[BaseException], Tra
     except (Exception, names.AirflowTaskTimeout) as error:
         with suppress(Exception):  # the error matters more
             if outcome := find_outcome(error):
-                # The text may be a database driver's; an XCom is not masked as a log is.
+                # The message may be a database driver's; an XCom is not masked, unlike a log.
                 outcome = msgspec.structs.replace(outcome, reason=str(names.redact(outcome.reason)))
                 vars(error).update(
                     outcome=outcome, transfer_id=outcome.transfer_id, not_picked_up=outcome.not_picked_up

@@ -32,11 +32,11 @@ class OutboundTransferRunFacet(RunFacet):
 
 
 def delivery_lineage(operator: Any, ti: Any) -> OperatorLineage[Any, Any]:
-    """Return the datasets and the facet of a finished try, successful or not; empty if it has no transfer."""
+    """Return the datasets and the facet of a finished attempt, successful or not; empty if it has no transfer."""
     memory = read_memory(open_rows(), TaskTry.of(ti.get_template_context()).task)
     returned = ti.xcom_pull(dag_id=ti.dag_id, task_ids=ti.task_id, map_indexes=ti.map_index)
     returned = returned if isinstance(returned, dict) else {}
-    # A task that sends a draft of another remembers nothing.
+    # A task that sends another task's draft has no row of its own.
     transfer_id = memory.transfer_id or returned.get("id", "")
     if not transfer_id:
         return OperatorLineage()
@@ -53,7 +53,7 @@ def delivery_lineage(operator: Any, ti: Any) -> OperatorLineage[Any, Any]:
 
 
 def dataset_of(location: str) -> Dataset:
-    """Return a file by OpenLineage's naming: ``file`` and its path, or the bucket and the key."""
+    """Return a file's dataset by OpenLineage's naming: ``file`` and its path, or the bucket and the key."""
     if "://" not in location:
         return Dataset(namespace="file", name=os.path.abspath(location))  # noqa: PTH100  # links are not followed
     path = ObjectStoragePath(location)

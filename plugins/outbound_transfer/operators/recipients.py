@@ -1,4 +1,4 @@
-"""Recipients of a delivery, also from a query; and how to hide their phones and a security answer."""
+"""Recipients of a delivery, given or queried; and how to mask their phone numbers and a security answer."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TEMPLATE: Final = re.compile("{[{%#]")  # an expression, a statement or a comme
 
 
 class RecipientsFromSql:
-    """The recipients of a delivery, as the rows of a query: an operator's argument ``recipients``.
+    """Recipients that a query returns, for an operator's argument ``recipients``.
 
     The query runs in each attempt, before anything is created. Its columns are ``email`` and optionally ``name`` and
-    ``phone``, in any case and order. An attempt that finds other recipients than the one before discards an unsent
-    draft, and fails after a send.
+    ``phone``, in any case and order. An attempt that finds different recipients than the previous one discards an
+    unsent draft, and fails after a send.
 
-    :param sql: the query, a template. Leave values to ``parameters``, which the database's driver quotes.
-    :param conn_id: connection of a SQL database, a template.
-    :param parameters: values for the query's placeholders, as the driver takes them; templates, and never shown.
-    :param on_empty: outcome of the task if the query returns no row: ``fail`` or ``skip``.
+    :param sql: the query; may be a template. Pass values in ``parameters``, which the database driver quotes.
+    :param conn_id: connection of a SQL database; may be a template.
+    :param parameters: values for the query's placeholders, in the driver's style; may be templates, and are not shown.
+    :param on_empty: outcome of the task if the query returns no rows: ``fail`` or ``skip``.
     """
 
     template_fields: Sequence[str] = ("sql", "conn_id", "parameters")
@@ -65,7 +65,7 @@ class RecipientsFromSql:
                     found = redact(", ".join(columns), _texts(parameters))[:200] or "nothing"
                     raise InvalidDelivery(
                         "The query for the recipients must return the column email, optionally name and phone, and no "
-                        f"other, not {found}"
+                        f"others; it returned {found}"
                     )
                 all_rows = chain.from_iterable(zip(*batch, strict=True) for batch in result.batches)
                 rows = list(islice(all_rows, MAX_RECIPIENTS + 1))
@@ -73,7 +73,7 @@ class RecipientsFromSql:
             raise type(error)(f"the query for the recipients: {error}") from None
         if len(rows) > MAX_RECIPIENTS:
             raise InvalidDelivery(f"The query for the recipients returned more than {MAX_RECIPIENTS} rows")
-        # A database may store phones as numbers; in a template, one would have lost its zeros.
+        # A database may store phone numbers as integers; those of a template may have lost their zeros.
         return [
             {field: str(value) if isinstance(value, int) else value for field, value in fields if value is not None}
             for fields in (zip(columns, row, strict=True) for row in rows)
@@ -81,21 +81,21 @@ class RecipientsFromSql:
 
 
 def load_recipients(task: Any, delivery: Delivery) -> None:
-    """Run the query for the recipients of a task, if there is one; from then on their phones are masked."""
+    """Run the query for a task's recipients, if there is one, and mask their phone numbers."""
     query = task.recipients
     if not isinstance(query, RecipientsFromSql):
         return
     rows = query.load()
     task.log.info("The query for the recipients returned %s", pluralize(len(rows), "row"))
     if not rows:
-        reason = "The query for the recipients returned no row: nothing is delivered"
+        reason = "The query for the recipients returned no rows: nothing is delivered"
         raise names.AirflowSkipException(reason) if query.on_empty == "skip" else InvalidDelivery(reason)
     task.recipients = mask_phones(rows)
     delivery.client.secrets.update(find_secrets(task.recipients))
 
 
 class MaskedValue:
-    """Wraps a secret of any type, which Airflow and logs show as ``***``. A ``__dict__`` would show it."""
+    """Wraps a secret of any type, which Airflow and logs show as ``***``. A ``__dict__`` would reveal it."""
 
     __slots__ = ("secret",)
 
@@ -109,26 +109,26 @@ class MaskedValue:
 def mask(value: Any) -> Any:
     """Wrap a secret, and have the task's log mask it. None and "" are returned as they are."""
     if value is None or value == "" or isinstance(value, MaskedValue) or hasattr(value, "resolve"):
-        return value  # the last is another task's result, which is not there yet
+        return value  # the last is another task's result, which does not exist yet
     for text in _texts(value):
         names.mask_secret(text)
     return MaskedValue(value)
 
 
 def parse_text(given: Any) -> Any:
-    """Parse a text of JSON or Python, as templates with ``var.value`` or ``var.json`` render it; else return it."""
+    """Parse a JSON or Python literal, such as a rendered ``var.value`` or ``var.json``; return other values as is."""
     if not isinstance(given, str) or not given.lstrip().startswith(("[", "{", "(")):
         return given
     for read in (json.loads, ast.literal_eval):
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = read(given.strip())
-            # The order of a set differs between processes, so each try of a task would make another delivery.
+            # The order of a set differs between processes, so each attempt's delivery would differ.
             return value if isinstance(value, list | tuple | dict) else given
     return given
 
 
 def mask_phones(recipients: Any, hide: Callable[[Any], Any] = mask) -> Any:
-    """Wrap everything about recipients that is neither an address nor a name; texts of JSON or Python are parsed.
+    """Wrap everything about recipients that is neither an address nor a name; JSON and Python strings are parsed.
 
     :param hide: wraps a value; :func:`mask_literals` before templates are rendered.
     """
@@ -142,7 +142,7 @@ def mask_phones(recipients: Any, hide: Callable[[Any], Any] = mask) -> Any:
         return recipients if show_address(recipients) == recipients else hide(recipients)
     if isinstance(recipients, Mapping):
         return {field: value if _may_show(field, value) else hide(value) for field, value in recipients.items()}
-    # Any iterable, as the protocol accepts it: the XComs of mapped tasks come as a sequence of Airflow's own.
+    # Any iterable, as the type hint says: XComs of mapped tasks come as Airflow's own sequence type.
     is_listed = isinstance(recipients, Iterable) and not isinstance(recipients, bytes | bytearray)
     if is_listed and not hasattr(recipients, "resolve"):
         return [mask_phones(recipient, hide) for recipient in recipients]
@@ -150,7 +150,7 @@ def mask_phones(recipients: Any, hide: Callable[[Any], Any] = mask) -> Any:
 
 
 def hide_fields(task: Any, fields: Collection[str], hide: Callable[[Any], Any]) -> None:
-    """Hide the secrets of an operator in these of its fields by :func:`mask` or :func:`mask_literals`."""
+    """Hide the secrets in these fields of an operator with :func:`mask` or :func:`mask_literals`."""
     if "files" in fields:
         task.files = wrap_contents(_to_repeatable(task.files), rendered=hide is mask)
     if "security_answer" in fields:
@@ -165,19 +165,19 @@ def _to_repeatable(value: Any) -> Any:
 
 
 def mask_literals(value: Any) -> Any:
-    """Wrap every text and number in plain data that is not a template."""
+    """Wrap every string and number in plain data, except templates."""
     if isinstance(value, Mapping | list | tuple):
         return _with_each(value, mask_literals)
     return mask(value) if isinstance(value, str | bytes | int | float) and not is_template(value) else value
 
 
 def is_template(value: Any) -> bool:
-    """Return whether Jinja would find something to render in a text."""
+    """Return whether Jinja would find something to render in a string."""
     return isinstance(value, str) and bool(_TEMPLATE.search(value))
 
 
 def without_none(template: Any, value: Any) -> Any:
-    """Return a rendered value with None for the text "None" that Airflow makes of a template without a value."""
+    """Return a rendered value with None for the string "None", which a template without a value renders."""
     if is_template(template):
         return None if value == "None" else value
     if isinstance(template, Mapping) and isinstance(value, Mapping):
@@ -195,7 +195,7 @@ def unmask(value: Any) -> Any:
 
 
 def find_secrets(value: Any) -> Iterator[str]:
-    """Yield the texts that are wrapped in ``value``."""
+    """Yield the strings that are wrapped in ``value``."""
     for leaf in _leaves(value):
         if isinstance(leaf, MaskedValue):
             yield from _texts(leaf.secret)

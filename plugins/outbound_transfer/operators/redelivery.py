@@ -1,4 +1,4 @@
-"""Deliver the files of a transfer again, to those who have not picked it up."""
+"""Deliver a transfer's files again, to those who have not picked it up."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from outbound_transfer.operators.arguments import Files, Recipients, TransferId
     from outbound_transfer.operators.task_arguments import TaskArguments
 
-SUBJECT_PREFIX: Final = "Once more: "  # of a second delivery without a subject
+SUBJECT_PREFIX: Final = "Once more: "  # begins the subject of a second delivery that is not given one
 
 
 class RedeliverFilesOperator(DeliverFilesOperator):
-    """Deliver the files of a sent transfer again, to those of its recipients who have not picked it up.
+    """Deliver a sent transfer's files again, to the recipients who have not picked it up.
 
-    Skips the task if everybody has. Right before each attempt at the send, that is read again: if somebody has picked
-    up since, a new draft goes to the others. Once the task has left somebody out in a run, no retry and no clear
+    Skips the task if all of them have. Right before each attempt to send, the pickups are read again: if somebody has
+    picked up since, a new draft goes to the others. Once the task has left somebody out in a run, no retry or clear
     delivers to them. See :class:`.DeliverFilesOperator` for the other arguments.
 
     :param transfer_id: the first transfer: its id, or the result of its task.
-    :param files: with the names and sizes of the first transfer's files, and bytes if this Airflow still knows them.
-    :param security: required, if only as None for the account's default: the service does not return the option of the
-        first transfer, and the default may be weaker.
-    :param subject: by default "Once more: " and the first transfer's.
-    :param message: by default the first transfer's.
-    :param recipients: those of the first transfer, to add phones, which the service does not return.
+    :param files: the first transfer's files: their names and sizes must match, and any digests that are still stored.
+    :param security: required, even as None for the account's default: the service does not return the first transfer's
+        option, and the default may be weaker.
+    :param subject: by default "Once more: " and the first transfer's subject.
+    :param message: by default the first transfer's message.
+    :param recipients: the first transfer's recipients, to add phone numbers, which the service does not return.
     :return: the second transfer, as :class:`.DeliverFilesOperator` returns it.
     """
 
@@ -66,7 +66,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
 
     _others: Sequence[str] = ()  # ids of other transfers of the same files
     _siblings: Sequence[str] = ()  # keys of the rows of the tasks that may have sent them
-    _picked_up: Set[str] = frozenset()  # normalized addresses of those who are seen to have picked up
+    _picked_up: Set[str] = frozenset()  # normalized addresses of the recipients who have picked up
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
                 self.recipients, self.subject, self.message = given
 
     def order(self, delivery: Delivery, spool: Spool) -> Order:
-        """Decide to whom to deliver, and take from the first transfer what is not given."""
+        """Decide to whom to deliver, and take missing arguments from the first transfer."""
         from outbound_transfer.delivery.row import find_row
 
         client = delivery.client
@@ -130,7 +130,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         return order
 
     def _read_first(self, client: Client) -> Transfer:
-        """Read the first transfer, and note who has picked up that, or another one of the same files."""
+        """Read the first transfer, and note who has picked up its files from it or from another transfer."""
         first = client.get_transfer(self.transfer_id, decode_pickups)
         others = (client.find_transfer(each, decode_pickups) for each in self._others)
         for each in filter(None, (first, *others)):
@@ -138,7 +138,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         return first
 
     def _choose(self, delivery: Delivery, first: Transfer) -> dict[str, str]:
-        """Return digests by normalized address: of those to whom an earlier attempt may have sent, or who are left.
+        """Map the chosen addresses to digests: those that an earlier attempt may have sent to, or else those left.
 
         :raises AirflowSkipException: nobody is left.
         """
@@ -152,7 +152,7 @@ class RedeliverFilesOperator(DeliverFilesOperator):
             if not before:
                 raise AlreadyDelivered(
                     f"Transfer {memory.transfer_id}, which was or may have been sent, is not the second delivery of "
-                    f"transfer {first.id}. Nothing is sent. To deliver that again, trigger a new Dag run."
+                    f"transfer {first.id}. Nothing is sent. To deliver the latter again, trigger a new Dag run."
                 )
             return before
         if first.is_draft:
@@ -165,29 +165,29 @@ class RedeliverFilesOperator(DeliverFilesOperator):
         return left
 
     def _is_outdated(self, delivery: Delivery, sent: Mapping[str, Held], chosen: Iterable[str]) -> bool:
-        """Return whether one of the draft's recipients must no longer get it; check the bytes that it holds."""
+        """Return whether one of the draft's recipients must no longer get it; check the contents of its files."""
         held = delivery.memory.held
         if different := sorted(name for name in held.keys() & sent if held[name].sha256 != sent[name].sha256):
             raise InvalidDelivery(
-                f"{', '.join(map(repr, different[:5]))}: other content than was sent with transfer {self.transfer_id}, "
-                "of the same size. Nothing is sent. Deliver it with another task"
+                f"{', '.join(map(repr, different[:5]))}: same size, but different content than in transfer "
+                f"{self.transfer_id}. Nothing is sent. Deliver it with another task"
             )
         first = self._read_first(delivery.client)
         return first.status == CANCELED or not self._picked_up.isdisjoint(chosen)
 
 
 class _Reminder(RedeliverFilesOperator):
-    """Delivers again what a task of its run has delivered; see :func:`remind_recipients`."""
+    """Delivers again what another task of its run delivered; see :func:`remind_recipients`."""
 
     custom_operator_name = "remind_recipients"
     skips_without_files = False
     found_later = frozenset({"transfer_id", "files", *TRANSFER_FIELDS})
-    checks = (*TRANSFER_CHECKS, *MORE_FILES_CHECKS, *DELIVERY_CHECKS)  # results of queries are no files yet
+    checks = (*TRANSFER_CHECKS, *MORE_FILES_CHECKS, *DELIVERY_CHECKS)  # query results are not files yet
 
-    delivering: DeliverFilesOperator  # the task that has delivered: another reminder, perhaps
-    origin: str  # the id of the first task that has delivered the same
-    taken_over: Sequence[str] = ("recipients",)  # arguments that it takes from that task, where it is given none
-    _source: DeliverFilesOperator  # the same as this attempt renders it, for its files and recipients
+    delivering: DeliverFilesOperator  # the task that delivered, perhaps another reminder
+    origin: str  # the id of the first task that delivered the same files
+    taken_over: Sequence[str] = ("recipients",)  # arguments to take from that task if they are not given
+    _source: DeliverFilesOperator  # that task as this attempt renders it, for its files and recipients
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
         self.transfer_id = self._find_sent_transfer(delivery, context)
@@ -195,7 +195,7 @@ class _Reminder(RedeliverFilesOperator):
         source.render_template_fields(context)
         try:
             source.prepare(delivery, context)
-        except AirflowSkipException as skip:  # a function finds nothing this time
+        except AirflowSkipException as skip:  # a function found nothing this time
             self._choose(delivery, self._read_first(delivery.client))  # which skips if nobody is left
             raise self._missing(skip) from skip
         if isinstance(source, RedeliverFilesOperator):
@@ -218,7 +218,7 @@ class _Reminder(RedeliverFilesOperator):
         return InvalidDelivery(f"The files of transfer {self.transfer_id} are missing: {skip}")
 
     def _find_sent_transfer(self, delivery: Delivery, context: Context) -> str:
-        """Return the id of the transfer that the task has sent, whatever has become of the task since."""
+        """Return the id of the transfer that the task sent, whatever the task's state is now."""
         from outbound_transfer.delivery.row import Row, read_memory
 
         rows, task_id, (dag_id, run_id, _, index) = delivery.row.rows, self.delivering.task_id, delivery.attempt.by.task
@@ -237,56 +237,56 @@ class _Reminder(RedeliverFilesOperator):
             return memory.transfer_id
         state = find_state(context, dag_id, run_id, task_id, index)
         if state == "skipped":
-            raise AirflowSkipException(f"Task '{task_id}' was skipped: there is nothing to remind of")
+            raise AirflowSkipException(f"Task '{task_id}' was skipped, so there is nothing to remind anybody of")
         if is_sent and state == "success":
             raise AirflowSkipException(
-                f"Another run delivered transfer {memory.transfer_id} under the delivery_key of task '{task_id}': this "
-                "run reminds nobody"
+                f"Another run delivered transfer {memory.transfer_id} under the delivery_key of task '{task_id}', so "
+                "this run reminds nobody"
             )
         raise InvalidDelivery(f"Task '{task_id}' has sent nothing (its state: {state}), so nobody is reminded")
 
 
 def remind_recipients(delivery: Any, *, task_id: str = "remind_recipients", **arguments: Any) -> RedeliverFilesOperator:
-    """Make a task that delivers again what another task delivers, to those who have not picked it up by then.
+    """Create a task that delivers a task's files again, to those who have not picked them up by then.
 
-    It runs once all tasks upstream have finished, also after a sensor that failed at its timeout: ``deliver >> wait >>
+    It runs once all upstream tasks have finished, even if a sensor failed at its timeout: ``deliver >> wait >>
     remind_recipients(deliver)``. It skips if everybody has picked up, or if the other task was skipped, and fails if
-    that has delivered nothing.
+    the other task delivered nothing.
 
     :param delivery: the task that delivers: a :class:`.DeliverFilesOperator`, a ``SqlToOutboundTransferOperator``, or
-        the result of a function of ``@task.deliver_files``. The reminder takes its files or queries, recipients and
+        the result of a function of ``@task.deliver_files``. The reminder uses its files or queries, recipients and
         options; the files must be those that were sent.
-    :param arguments: of :class:`RedeliverFilesOperator`, such as ``subject``, ``message`` or ``retries``.
-    :raises InvalidDelivery: the other task delivers nothing, or is mapped otherwise than this one; or ``trigger_rule``
-        is given.
+    :param arguments: arguments of :class:`RedeliverFilesOperator`, such as ``subject``, ``message`` or ``retries``.
+    :raises InvalidDelivery: the other task does not deliver, or the two are not in the same mapped task group; or
+        ``trigger_rule`` is given.
     """
     if (rule := arguments.setdefault("trigger_rule", "all_done")) != "all_done":
         raise InvalidDelivery(
-            f"{task_id}: trigger_rule {str(rule)!r:.100} may skip the reminder without a word, or run it before the "
-            "delivery. Leave it out: a reminder runs when all before it has finished, and skips if nobody is left"
+            f"{task_id}: trigger_rule {str(rule)!r:.100} may silently skip the reminder, or run it before the "
+            "delivery. Leave it out: a reminder runs when all upstream tasks have finished, and skips if nobody is left"
         )
     task = getattr(delivery, "operator", delivery)
     if not isinstance(task, DeliverFilesOperator):
         raise InvalidDelivery(
-            f"{task_id}: {getattr(task, 'task_id', task)!r:.100} does not deliver, or it is mapped. The "
-            "reminder of a mapped delivery belongs in a mapped task group with it"
+            f"{task_id}: {getattr(task, 'task_id', task)!r:.100} does not deliver, or it is mapped. Put a "
+            "mapped delivery and its reminder in one mapped task group"
         )
     taken = ("security", "outbound_transfer_conn_id", "deferrable", "slot_timeout")
-    own = {**dict.fromkeys((*TRANSFER_FIELDS, "delivery_key")), "send": True}  # not as default_args have it for others
+    own = {**dict.fromkeys((*TRANSFER_FIELDS, "delivery_key")), "send": True}  # not default_args, meant for others
     given = {**own, **{name: getattr(task, name) for name in taken}, **arguments}
     reminder = _Reminder(task_id=task_id, transfer_id="found later", files=None, **given)  # type: ignore[arg-type]
     if reminder.get_closest_mapped_task_group() is not task.get_closest_mapped_task_group():
-        raise InvalidDelivery(f"{task_id}: it and '{task.task_id}' must be in the same mapped task group")
+        raise InvalidDelivery(f"{task_id}: this task and '{task.task_id}' must be in the same mapped task group")
     reminder.delivering, reminder.origin = task, getattr(task, "origin", task.task_id)
     if "security" not in arguments:  # all of them, or none
         reminder.taken_over = ("recipients", "security", "security_question", "security_answer")
-    # In a mapped group, Airflow 3.1 finds the result of the same index of direct upstreams alone.
+    # In a mapped group, Airflow 3.1 finds the result of the same index only for direct upstream tasks.
     reminder.set_upstream([task, *task.upstream_list] if task.get_closest_mapped_task_group() else task)
     return reminder
 
 
 def _find_same(find: FindSources, first: Transfer, gone: list[OutboundTransferError] | None = None) -> Sequence[Source]:
-    """:raises InvalidDelivery: the files that are found have other names or sizes than the first transfer's."""
+    """Find the files; raise InvalidDelivery if their names or sizes differ from the first transfer's."""
     sources = find(gone)
     wanted = {file.name: file.size for file in first.files or ()}
     found = {source.name: source.size for source in sources}
@@ -294,7 +294,7 @@ def _find_same(find: FindSources, first: Transfer, gone: list[OutboundTransferEr
     if different and gone is None:
         raise InvalidDelivery(
             f"The files are not those of transfer {first.id}, which is not delivered again. Missing, "
-            f"additional or of another size: {', '.join(map(repr, different[:5]))}"
+            f"additional or of a different size: {', '.join(map(repr, different[:5]))}"
         )
     return sources
 

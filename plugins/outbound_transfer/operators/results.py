@@ -1,4 +1,4 @@
-"""What the tasks that deliver log and return. A rehearsal returns its draft, and skips what comes after it."""
+"""Logs and results of delivering tasks. A rehearsal returns its draft, and skips what comes after it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def announce(task: OutboundTransferOperator, client: Client, context: Context) -> None:
-    """Log whether this attempt sends for real, where somebody may not expect it; not again after a deferral."""
+    """Warn about a rehearsal, or about a test run that sends for real; not again after a deferral."""
     account = client.settings.account
     if task.was_deferred:
         return
@@ -35,8 +35,8 @@ def announce(task: OutboundTransferOperator, client: Client, context: Context) -
         task.log.warning("Rehearsal: nothing is sent to anybody through %s, and the draft is discarded", account)
     elif is_test_run(context):
         task.log.warning(
-            "THIS TEST RUN SENDS FOR REAL through %s: so do `airflow dags test`, `airflow tasks test` and "
-            "`dag.test()`, once for each run that they make. To leave the send out, set "
+            "THIS TEST RUN SENDS FOR REAL through %s, as do `airflow dags test`, `airflow tasks test` and "
+            "`dag.test()`, once for each run that they create. To leave out the send, set "
             "AIRFLOW__OUTBOUND_TRANSFER__REHEARSE=True",
             account,
         )
@@ -44,7 +44,7 @@ def announce(task: OutboundTransferOperator, client: Client, context: Context) -
 
 @contextmanager
 def finishing_rehearsal(delivery: Delivery, context: Context) -> Iterator[None]:
-    """Skip the task if the connection rehearses: what runs after a delivery is not to run. Its result is the draft."""
+    """Skip the task if the connection rehearses, so that nothing runs after it. Its result is the draft."""
     try:
         yield
     except Rehearsed:
@@ -58,14 +58,14 @@ def finishing_rehearsal(delivery: Delivery, context: Context) -> Iterator[None]:
 
 
 def delivery_summary(transfer: Transfer, client: Client, context: Context) -> str:
-    """Return one line about a sent transfer; its seconds count from the start of the attempt, with all waits."""
+    """Return one line about a sent transfer; its seconds count from the start of the attempt, including waits."""
     ti = context["ti"]
-    # A task instance of a test may have no usable start: after the send this must not fail.
+    # A test's task instance may not have a usable start date, but after the send, this must not fail.
     is_started = getattr(ti.start_date, "tzinfo", None)
     seconds = (timezone.utcnow() - ti.start_date).total_seconds() if is_started else 0.0
     return (
         f"Done: {describe_files(transfer.files or ())} to {pluralize(len(transfer.recipients), 'recipient')} in "
-        f"{seconds:.1f} s of try {ti.try_number}; transfer {transfer.id}, {link_to(client.settings, transfer.id)}"
+        f"{seconds:.1f} s of attempt {ti.try_number}; transfer {transfer.id}, {link_to(client.settings, transfer.id)}"
     )
 
 
@@ -81,7 +81,7 @@ def to_delivery_result(transfer: Transfer, memory: Memory) -> dict[str, Any]:
 
 
 def to_file_results(files: Iterable[File], held: Mapping[str, Held | None]) -> list[dict[str, Any]]:
-    """Return the records of files with their ``sha256`` in hexadecimal; None if those of the row were erased."""
+    """Return the files' records with ``sha256`` in hexadecimal; it is None if the row's digests were erased."""
     known = [
         {"id": file.id, "name": name, "size": file.size, "sha256": file.sha256} for name, file in held.items() if file
     ]

@@ -1,4 +1,4 @@
-"""Airflow's own arguments of every operator and sensor: with them, a type checker finds a misspelt argument."""
+"""Airflow's own arguments of every operator and sensor: with them, a type checker finds a misspelled argument."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TaskArguments(TypedDict, total=False):
-    """Those of ``BaseOperator``, of each supported Airflow."""
+    """Arguments of ``BaseOperator`` in every supported Airflow version."""
 
     task_id: Required[str]
     task_display_name: str | None
@@ -71,7 +71,7 @@ class TaskArguments(TypedDict, total=False):
 
 
 class SensorArguments(TaskArguments, total=False):
-    """Those of ``BaseSensorOperator``, but for ``poke_interval`` and ``timeout``."""
+    """Arguments of ``BaseSensorOperator``, except ``poke_interval`` and ``timeout``."""
 
     soft_fail: bool
     mode: str

@@ -35,28 +35,28 @@ _OF_THE_WAIT: Final = ("poke_interval", "timeout", "on_expired", "on_canceled", 
 
 
 class DeliverFilesOperator(OutboundTransferOperator):
-    """Create, attach and send in one task, and optionally wait until the transfer is picked up.
+    """Create, fill and send a transfer in one task, and optionally wait until it is picked up.
 
-    A retry deletes the draft of the attempt before and makes a new one; a clear after the send returns the same
+    A retry deletes the previous attempt's draft and creates a new one; a clear after the send returns the same
     transfer. Pushes the XCom ``transfer_id`` as soon as the draft exists. For the other
-    arguments, see :class:`.CreateTransferOperator`; for those of files, see :class:`.AttachFilesOperator`.
+    arguments, see :class:`.CreateTransferOperator`; for those about files, see :class:`.AttachFilesOperator`.
 
     :param files: see :class:`.AttachFilesOperator`.
     :param subject: see :class:`.CreateTransferOperator`.
     :param recipients: see :class:`.CreateTransferOperator`.
-    :param delivery_key: identifies the delivery, as ``job_id`` does BigQuery's jobs: under one key, one transfer of the
-        account is sent, whatever Dag run, task or map index delivers it. A later task gets that transfer, or fails
-        if its input differs. By default a delivery is that of one task in one run.
+    :param delivery_key: identifies the delivery, as ``job_id`` identifies a BigQuery job: for each key, the account
+        sends one transfer, whichever Dag run, task or map index delivers it. A later task gets that transfer, or fails
+        if its input differs. By default, each task has one delivery in each run.
     :param send: False fills the draft, and a :class:`.SendTransferOperator` sends it, perhaps after an
-        :class:`.ApproveTransferOperator`. A clear makes a new draft, unless this one was sent.
+        :class:`.ApproveTransferOperator`. A clear creates a new draft, unless this one was sent.
     :param slot_timeout: see :class:`.SendTransferOperator`.
-    :param wait: wait until every recipient picked the transfer up, or it expired or was canceled.
+    :param wait: wait until every recipient has picked up the transfer, or it expires or is canceled.
     :param poke_interval: time between two polls of the transfer.
-    :param timeout: how long to wait at most; by default until it finishes.
-    :param on_expired: outcome if the transfer expired before all picked it up: ``fail``, ``succeed`` or ``skip``.
-    :param on_canceled: the same for a transfer that was canceled in the web application.
-    :param accept_partial: succeed as soon as one recipient picked the transfer up.
-    :param deferrable: free the worker slot during waits: for pickup, and for a slot of the account.
+    :param timeout: maximum time to wait; by default, until the transfer finishes.
+    :param on_expired: outcome if the transfer expires before all have picked it up: ``fail``, ``succeed`` or ``skip``.
+    :param on_canceled: outcome if the transfer is canceled in the web application: ``fail``, ``succeed`` or ``skip``.
+    :param accept_partial: succeed as soon as one recipient has picked up the transfer.
+    :param deferrable: free the worker slot while waiting for pickup or for one of the account's slots.
     :return: the transfer as last read, or the draft, as :class:`.SendTransferOperator` returns it.
     """
 
@@ -135,7 +135,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         if self.send:
             results.announce(self, client, context)
         self.report.reader = delivery = self.begin(client, context, self.delivery_key)
-        if delivery.memory.transfer_id:  # Airflow has removed the XComs of the attempt that made it
+        if delivery.memory.transfer_id:  # Airflow has removed the XComs of the attempt that created it
             self._publish(context, delivery)
         attempt = delivery.attempt
         with (
@@ -168,7 +168,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         return delivery.deliver(order, int(self.max_parallel_uploads), lambda: self._publish(context, delivery))
 
     def prepare(self, delivery: Delivery, context: Context) -> None:
-        """Determine what to deliver, where the arguments do not say it; the delivery has begun."""
+        """Determine what to deliver if the arguments do not say so; called once the delivery has begun."""
 
     def order(self, delivery: Delivery, spool: Spool) -> Order:
         """Return what to deliver."""
@@ -190,7 +190,7 @@ class DeliverFilesOperator(OutboundTransferOperator):
         memory = read_memory(open_rows(), TaskTry.of(context).task)
         self.report.reader = pickup = Pickup(self, memory.transfer_id, context)
         self.report.transfer_id, self.report.is_sent = memory.transfer_id, True
-        # A row that was forgotten meanwhile knows no transfer.
+        # A row that was forgotten in the meantime does not have a transfer.
         transfer = pickup.finish(event, lambda seen: seen.id != memory.transfer_id or is_of(memory, seen))
         return results.to_delivery_result(transfer, memory)
 
@@ -202,8 +202,8 @@ def delivery_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_final(error: BaseException, attempt: Attempt) -> bool:
-    """Return whether no later attempt of the task sends its draft, so that it is to be deleted."""
-    # Another attempt may have begun: the next attempt discards the draft of one that was given up.
+    """Return whether no later attempt of the task will send the draft, so that it must be deleted."""
+    # Another attempt may have begun: the next attempt discards the draft of an abandoned one.
     if isinstance(error, DeferRequested | names.AirflowRescheduleException | TaskNotRunning | StaleTry):
         return False
     is_over = isinstance(error, names.AirflowSkipException | names.AirflowFailException) or fails_without_retry(error)

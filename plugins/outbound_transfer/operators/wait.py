@@ -23,16 +23,16 @@ from outbound_transfer.waiting.wait import FAIL, SKIP, Rules, WaitEnd, skip_reas
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: The timeout of a wait without one: the service expires transfers and removes drafts long before.
+#: The timeout of a wait without one: the service expires transfers and removes drafts long before that.
 NO_TIMEOUT: Final = timedelta(days=3_650)
 
 
 class Pickup:
     """The wait of one task for the pickup of one transfer.
 
-    :param task: has ``poke_interval``, ``timeout`` (None: until the transfer finishes), ``on_expired``,
+    :param task: object with ``poke_interval``, ``timeout`` (None: until the transfer finishes), ``on_expired``,
         ``on_canceled``, ``accept_partial`` and ``outbound_transfer_conn_id``.
-    :ivar transfer: as last read, here or by the trigger; None before that.
+    :ivar transfer: the transfer as last read, here or by the trigger; None before that.
     """
 
     def __init__(self, task: Any, transfer_id: str, context: Context) -> None:
@@ -44,7 +44,7 @@ class Pickup:
         self._told = ""
 
     def deadline(self) -> datetime:
-        """Return when the wait times out: stored, so that it survives a retry. A clear restarts it."""
+        """Return when the wait times out. The time is stored, so that it survives a retry; a clear resets it."""
         from outbound_transfer.delivery.place import open_rows
         from outbound_transfer.delivery.row import Row
 
@@ -117,7 +117,7 @@ class Pickup:
             push_xcom=self._task.do_xcom_push,
         )
         self._task.log.info(
-            "Waiting for transfer %s until %s, without a worker slot; polled every %g s",
+            "Waiting for transfer %s until %s, without a worker slot; polling every %g s",
             self.transfer_id,
             deadline if self._timeout < NO_TIMEOUT.total_seconds() else "it finishes",
             self._interval,
@@ -127,12 +127,12 @@ class Pickup:
     def finish(self, event: Any, is_meant: Callable[[Transfer], bool] = lambda _: True) -> Transfer:
         """Return the transfer of the trigger's event, which is validated like any input from outside.
 
-        :param is_meant: whether a transfer is the one that was sent: its id alone does not say so.
+        :param is_meant: returns whether a transfer is the one that was sent, which its id alone does not prove.
         """
         end = msgspec.convert(event, WaitEnd)
         if end.transfer and not is_meant(end.transfer):
             raise names.AirflowFailException(
-                "Under its id the connection leads to another transfer now, whose status is not this one's."
+                "The connection now leads to a different transfer with the same id, so this one's status is unknown."
             )
         self.transfer = end.transfer
         if end.status == "error":

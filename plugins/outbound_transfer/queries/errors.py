@@ -1,4 +1,4 @@
-"""Errors of queries whose results are delivered. Nothing was created at the service for any of them."""
+"""Errors of queries whose results are delivered. None of them leaves anything at the service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outbound_transfer.client.errors import OutboundTransferError
 
 
 def describe_error(error: Exception) -> tuple[str, str]:
-    """Return the class and code of a driver's error, and the first line of its text, as others may quote rows."""
+    """Return the class and code of a driver's error, and the first line of its text, as other lines may quote rows."""
     code, text = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None), str(error)
     match error.args:
         case (int(number), str(message)):  # of MySQL
@@ -31,9 +31,9 @@ class QueryFailed(QueryError):
 
 
 class ResultEmpty(QueryError):
-    """A query returned no row, and an empty file is not wanted.
+    """A query returned no rows, and ``on_empty`` is ``fail``.
 
-    What to do: set ``on_empty`` to ``skip`` or ``send`` if that may be. Retried.
+    What to do: set ``on_empty`` to ``skip`` or ``send`` if an empty result is fine. Retried.
     """
 
 
@@ -47,6 +47,6 @@ class ResultTooLong(QueryError):
 class ResultNotWritable(QueryError):
     """A value or a column has no exact form in the file's format.
 
-    What to do: give columns of one name an alias (``AS``), convert the value in the query (``CAST``), or choose another
+    What to do: give same-named columns an alias (``AS``), convert the value in the query (``CAST``), or choose another
     format. Retried.
     """

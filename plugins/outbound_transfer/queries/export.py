@@ -94,7 +94,7 @@ def open_connection(
 ) -> Iterator[tuple[Any, Worded]]:
     """Open a connection, and close it at the end without a commit.
 
-    :param is_personal: whether errors are told by class and code alone, as a driver's text may quote a row.
+    :param is_personal: whether errors show only class and code, as a driver's text may quote a row.
     """
     hook = sql_hook(find_connection(conn_id), hook_params)
     with _worded(conn_id, False, "cannot be opened"):
@@ -121,7 +121,7 @@ def _worded(conn_id: str, is_personal: bool, what: str) -> Iterator[None]:
 
 @contextmanager
 def read_result(connection: Any, worded: Worded, sql: str, parameters: Any, zone: tzinfo = UTC) -> Iterator[Result]:
-    """Run a query on an open connection, which is closed at the end. Without parameters, ``%`` is only a character."""
+    """Run a query on an open connection, which is closed at the end. ``%`` is special only with parameters."""
     cursor: Any = None
     try:
         with worded("refused the query"):
@@ -166,8 +166,8 @@ def open_cursor(connection: Any) -> Any:
             return connection.cursor(SSCursor)
         case "mysql":
             raise QueryFailed(
-                "the connection's driver is mysql-connector-python, and this package knows mysqlclient: take the field "
-                "client out of the connection's extra"
+                "the connection's driver is mysql-connector-python, and this package uses mysqlclient: remove the "
+                "field client from the connection's extra"
             )
     return connection.cursor()
 
@@ -182,7 +182,7 @@ def _batches(
     size = _FIRST_ROWS
     while rows:
         if isinstance(rows[0], Mapping):
-            raise QueryFailed("the driver returns dictionaries: choose a cursor of tuples in the connection's extra")
+            raise QueryFailed("the driver returns dictionaries: choose a tuple cursor in the connection's extra")
         columns = list(zip(*rows, strict=True))
         sample = [value for row in rows[:: max(len(rows) // 64, 1)] for value in row]
         some_bytes = sum(len(value) if isinstance(value, str | bytes | memoryview) else 32 for value in sample)

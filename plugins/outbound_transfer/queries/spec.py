@@ -1,4 +1,4 @@
-"""What to query and what to name it: pure."""
+"""Queries and the names of their files: pure."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class QuerySpec(NamedTuple):
 
 
 def parse_queries(given: Any, file_format: str | None = None) -> list[QuerySpec]:
-    """Validate queries; ``file_format`` is that of those that have none of their own."""
+    """Validate queries; ``file_format`` applies to those without their own."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise InvalidDelivery("queries is a list of at least one mapping with sql and file_name")
+        raise InvalidDelivery("queries must be a list of at least one mapping with sql and file_name")
     queries = [_parse(one, file_format) for one in given]
     if len({query.file_name for query in queries}) < len(queries):
-        raise InvalidDelivery("two queries have one file_name, and the service would keep only the first result")
+        raise InvalidDelivery("two queries have the same file_name, and the service would keep only the first result")
     return queries
 
 
@@ -39,26 +39,26 @@ def _parse(given: Any, file_format: str | None) -> QuerySpec:
         raise InvalidDelivery("a query is a mapping with sql and file_name, and optionally parameters and file_format")
     for field in ("sql", "file_name"):
         if not isinstance(text := given.get(field), str) or not text.strip():
-            raise InvalidDelivery(f"{field} of a query is text, and not empty")
+            raise InvalidDelivery(f"{field} of a query must be a string, and not empty")
     if not isinstance(parameters := given.get("parameters"), Mapping | list | tuple | None):
-        raise InvalidDelivery(f"parameters of a query are a list or a mapping, not {type(parameters).__name__}")
+        raise InvalidDelivery(f"parameters of a query must be a list or a mapping, not {type(parameters).__name__}")
     check_name(given["file_name"])
     used = format_of(given["file_name"], given.get("file_format") or file_format)
     return QuerySpec(given["sql"], given["file_name"], used, parameters)
 
 
 def format_of(file_name: str, file_format: str | None) -> str:
-    """Return the format of a file, by its name's suffix where it is not given."""
+    """Return a file's format; if none is given, by the suffix of its name."""
     names = ", ".join(dict.fromkeys(FORMATS.values()))
     if file_format and file_format not in FORMATS.values():
-        raise InvalidDelivery(f"file_format is one of {names}, not {file_format!r:.100}")
+        raise InvalidDelivery(f"file_format must be one of {names}, not {file_format!r:.100}")
     if found := file_format or FORMATS.get(PurePath(file_name).suffix.lower()):
         return found
-    raise InvalidDelivery(f"the suffix of {file_name!r:.300} names no format ({', '.join(FORMATS)}): set file_format")
+    raise InvalidDelivery(f"the suffix of {file_name!r:.300} is not one of {', '.join(FORMATS)}: set file_format")
 
 
 def parse_zone(name: str) -> tzinfo:
     try:
         return UTC if name.upper() == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidDelivery(f"timezone {name!r:.100} is not a time zone, as Europe/Berlin is") from None
+        raise InvalidDelivery(f"timezone {name!r:.100} is not a time zone such as Europe/Berlin") from None

@@ -29,13 +29,13 @@ class Result(NamedTuple):
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse a result without columns, or with two of one name, also if it differs in case."""
+    """Reject a result without columns, or with two of the same name, ignoring case."""
     if not names:
         raise QueryFailed("the query returned no columns: write a statement that ends with a SELECT")
     counts = Counter(map(str.casefold, names))
     if repeated := [name for name in names if counts[name.casefold()] > 1]:
         raise ResultNotWritable(
-            f"two columns are named {repeated[0]!r:.100}, perhaps in upper and lower case: give each a name of its own "
+            f"two columns are named {repeated[0]!r:.100}, perhaps in upper and lower case: give each a unique name "
             "with AS"
         )
 
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
             return plain
     kind: Any = type(value)
     if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
-        raise ResultNotWritable(f"a value of type {kind.__name__} has no text: convert it in the query, with CAST")
+        raise ResultNotWritable(f"a value of type {kind.__name__} has no text form: convert it in the query, with CAST")
     return str(value)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _CHECKS: Final = (TRANSFER_ID_CHECK, *OUTCOME_CHECKS)
 
-#: Seconds: ``[sensors] default_timeout`` as Airflow ships it, shorter than transfers live.
+#: Airflow's built-in ``[sensors] default_timeout`` in seconds, which is shorter than a transfer's lifetime.
 _SHIPPED_TIMEOUT: Final = 7 * 86_400.0
 
 
@@ -40,17 +40,17 @@ class TransferSensor(BaseSensorOperator):
     """Wait for a transfer's terminal status; the same in poke, reschedule and deferred mode.
 
     A terminal status is seen within ``poke_interval``, an expiry within seconds. A failed poll does not end the wait,
-    unless the key is refused or does not see the transfer.
+    unless the API key is refused or cannot see the transfer.
 
     :param transfer_id: the sent transfer: its id, or a mapping with its id, such as the result of the delivering task.
     :param poke_interval: time between two polls.
-    :param timeout: how long to wait at most, counted from the first try; one last poll precedes a timeout. By default
-        until the transfer finishes, at its expiry at the latest, or ``[sensors] default_timeout`` where it was changed.
+    :param timeout: maximum time to wait, counted from the first attempt; one last poll precedes a timeout. By default,
+        until the transfer finishes, at its expiry at the latest, or ``[sensors] default_timeout`` if it was changed.
     :param on_expired: outcome of the task when the transfer expires: ``fail``, ``succeed`` or ``skip``.
     :param on_canceled: outcome of the task when the transfer is canceled: ``fail``, ``succeed`` or ``skip``.
-    :param accept_partial: whether the task succeeds as soon as one recipient has picked up.
+    :param accept_partial: succeed as soon as one recipient has picked up the transfer.
     :param end_from_trigger: with ``deferrable``, finish a success or a skip in the triggerer, without starting a
-        worker. Airflow then runs no listener. A task with outlets or such callbacks still finishes in a worker.
+        worker. Airflow then does not call listeners. A task with outlets or such callbacks still finishes in a worker.
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: wait in the triggerer, without a worker slot.
     :return: the final transfer, with the fields of service-api.md, R11, as listings have them (without files), each
@@ -95,11 +95,11 @@ class TransferSensor(BaseSensorOperator):
                 push_link(context, settings, self._pickup.transfer_id)
             if self.deferrable:
                 self._pickup.defer(end_from_trigger=self._can_end_from_trigger())
-            if not self.reschedule:  # in reschedule mode Airflow itself counts from the first try
+            if not self.reschedule:  # in reschedule mode Airflow itself counts from the first poke
                 self.timeout = max((self._pickup.deadline() - timezone.utcnow()).total_seconds(), 0)
             try:
                 return super().execute(context)
-            except AirflowSensorTimeout as error:  # Airflow's text does not say what the transfer is
+            except AirflowSensorTimeout as error:  # Airflow's message does not describe the transfer
                 raise timed_out(self._pickup.transfer) from error
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -108,7 +108,7 @@ class TransferSensor(BaseSensorOperator):
 
     @contextmanager
     def _waiting(self, context: Context) -> Iterator[None]:
-        """Let an error or a skip that ends the block say what became of the transfer."""
+        """Add the transfer's outcome to an error or a skip that ends the block."""
         with fail_without_retry():
             check_all(self, _CHECKS)
             self._pickup = Pickup(self, resolve_transfer_id(self.transfer_id), context)
@@ -126,7 +126,7 @@ class TransferSensor(BaseSensorOperator):
         return to_summary_dict(self._pickup.finish(event))
 
     def _can_end_from_trigger(self) -> bool:
-        # The triggerer emits no asset events, splits no outputs and calls nobody.
+        # The triggerer does not emit asset events, split outputs or run callbacks.
         needs_worker = self.outlets or self.multiple_outputs or self.on_success_callback or self.on_skipped_callback
         return self.end_from_trigger and not needs_worker
 

@@ -45,7 +45,7 @@ def check_prefix(prefix: Any, max_length: int = MAX_NAME_LENGTH) -> None:
 
 
 def check_schema(schema: Any, max_length: int = MAX_NAME_LENGTH) -> None:
-    """Raise ``InvalidName`` if a database would change a schema's name; None and no text are the connection's own."""
+    """Raise ``InvalidName`` if a database would change a schema's name; None and "" mean the connection's own."""
     _check_name("schema", "" if schema is None else schema, max_length)
 
 
@@ -58,7 +58,7 @@ def check_table(name: Any) -> None:
 
 def _check_name(argument: str, name: Any, max_length: int) -> None:
     if not isinstance(name, str):
-        raise InvalidName(f"{argument} must be text, not {name!r:.100}")
+        raise InvalidName(f"{argument} must be a string, not {name!r:.100}")
     if storable_text(name) != name:
         raise InvalidName(f"the name {name!r} contains a NUL character or an unpaired surrogate")
     if len(name.encode()) > max_length:  # the database would shorten it silently, and two tables could become one
@@ -86,7 +86,7 @@ def deliveries_conn_id() -> str:
 
 
 class SqliteFileHook:
-    """Opens a SQLite file, as a hook of Airflow's does; its provider, which Airflow does not bring, is not needed."""
+    """Opens a SQLite file like Airflow's hook, but without its provider, which Airflow does not install."""
 
     conn_type = dialect_name = "sqlite"
 
@@ -117,7 +117,7 @@ def find_local_file() -> Path | None:
 
 
 def find_connection(conn_id: str) -> Connection:
-    """Return a connection, whose extra has limits for a server that is silent."""
+    """Return a connection, with timeouts for a silent server in its extra."""
     connection: Connection = BaseHook.get_connection(conn_id)
     if connection.conn_type == "postgres":
         connection.extra = json.dumps({**_LIMITS, **connection.extra_dejson})
@@ -134,8 +134,8 @@ def sql_hook(connection: Connection, hook_params: Mapping[str, Any] | None = Non
     hook, conn_id = connection.get_hook(hook_params=dict(hook_params or {})), connection.conn_id
     if not isinstance(hook, DbApiHook):
         raise NotASqlConnection(
-            f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Name the connection "
-            "of a SQL database"
+            f"connection '{conn_id}' is not a SQL connection (its hook is not a DbApiHook). Use a connection "
+            "to a SQL database"
         )
     hook.get_connection = lambda other: connection if other == conn_id else BaseHook.get_connection(other)
     return hook

@@ -1,4 +1,4 @@
-"""The table of deliveries: one row for each, which is changed only as it was read."""
+"""The table of deliveries: one row for each, updated only if it has not changed since it was read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOTHING_SHOWN: Final[dict[str, Any]] = {
 class Deliveries:
     """The rows in one database. Each statement is a transaction of its own, on a connection of its own.
 
-    :param name: what errors call the database.
+    :param name: the database's name in errors.
     :param patience: seconds for which a statement that fails is repeated.
     :param timeout: seconds to wait for other sessions.
     :raises UnsupportedDatabase: the database stores no deliveries.
@@ -69,7 +69,7 @@ class Deliveries:
     def put(self, key: str, version: int, row: Stored, kept: Kept | None = None) -> bool:
         """Insert a row (version 0), or update it if it still has this version; return whether it was stored.
 
-        False also if it was stored, and the database's answer was lost: the caller reads the row again.
+        False even if it was stored but the database's answer was lost: the caller reads the row again.
 
         :param kept: a copy of the row as it was, to store in the same transaction.
         """
@@ -123,7 +123,7 @@ class Deliveries:
         """Run a transaction, again if it fails. The table is created once it turns out to be missing.
 
         :param patience: seconds for which it is repeated; those of this object if it is None.
-        :raises DeliveriesUnavailable: it has failed for so long.
+        :raises DeliveriesUnavailable: it has failed for this long.
         """
 
         def attempt() -> T:
@@ -139,7 +139,7 @@ class Deliveries:
 
         def log_wait(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
-            log.warning("%s failed and is asked again: %s", self.name, words_of(error))
+            log.warning("%s failed; repeating the statement: %s", self.name, words_of(error))
 
         try:
             return Retrying(
@@ -153,7 +153,7 @@ class Deliveries:
             raise
         except Exception as error:
             raise DeliveriesUnavailable(
-                f"Nothing more is done: the table of deliveries cannot be used, as {self.name} fails with "
+                f"Nothing more is done: the table of deliveries cannot be used, because {self.name} fails with "
                 f"{words_of(error)}. A retry continues once that database responds and has room"
             ) from None  # its other lines may quote the row
 

@@ -42,7 +42,7 @@ class Loaded(NamedTuple):
 
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the reading of a feed stands. A destination does not know all of it.
+    """The state of reading a feed. A destination may not know all of it.
 
     :ivar updated_at: when the cursor was last written; ``page_at``: when the last page was loaded.
     :ivar caught_up: whether the last loaded page had no more after it.
@@ -73,11 +73,11 @@ def check_account(account: str) -> None:
 
 
 def check_address(account: str, bound: str | None, address: str, remedy: str) -> None:
-    """Raise ``OtherAccount`` if an account's name is bound to another site address; ``remedy``: how it is freed."""
+    """Raise ``OtherAccount`` if an account's name is bound to another site address; ``remedy``: how to free it."""
     if bound not in (None, address):
         raise errors.OtherAccount(
-            f"'{account}' is the name of the account {bound} here, and the connection leads to {address}. Nothing was "
-            f"loaded. Correct the connection, or name this account otherwise. Only if {bound} has moved to {address}, "
+            f"'{account}' is bound to the account {bound} here, but the connection leads to {address}. Nothing was "
+            f"loaded. Correct the connection, or set another account name. Only if {bound} has moved to {address}, "
             f"{remedy}: the next run binds the name again"
         )
 
@@ -88,7 +88,7 @@ def check_rejected(page: Page, max_rejected: int | None) -> None:
         first = page.rejected[0]
         raise errors.TooManyRejectedLines(
             f"{pluralize(len(page.rejected), 'line')} of the page after cursor {page.cursor} cannot be read as events, "
-            f"and max_rejected is {max_rejected}; nothing of the page was loaded. The first is line "
+            f"but max_rejected is {max_rejected}; the page was not loaded. The first is line "
             f"{first.line_number}: {first.reason}. Inspect the feed; to store such lines raw, raise max_rejected."
         )
 
@@ -96,8 +96,8 @@ def check_rejected(page: Page, max_rejected: int | None) -> None:
 class EventDestination(ABC):
     """The events, rejected lines, polls and cursor of one account's feed; several accounts share a destination.
 
-    Inspection changes nothing. It and repair raise ``UnknownFeed`` if the feed was never read; all that read the
-    cursor raise ``InvalidCursor`` if the stored value is not one.
+    Inspection changes nothing. It and repair raise ``UnknownFeed`` if the feed was never read; all methods that read
+    the cursor raise ``InvalidCursor`` if the stored value is not one.
     """
 
     account: str
@@ -136,11 +136,11 @@ class EventDestination(ABC):
 
     @abstractmethod
     def status(self, *, counts: bool = True) -> FeedStatus:
-        """Return where the reading stands; with ``counts``, read all events for their number and the newest."""
+        """Return the state of reading; with ``counts``, read all events for their number and the newest."""
 
     @abstractmethod
     def find_problems(self) -> Iterator[str]:
-        """Yield a sentence for each problem of what is stored."""
+        """Yield a sentence for each problem in the stored data."""
 
     @abstractmethod
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int | None, int]:
@@ -159,15 +159,15 @@ class EventDestination(ABC):
 
     def _check_move(self, position: int | None, to: int, expected: int | None) -> None:
         if not 0 <= to <= MAX_CURSOR:  # service-api.md, R43
-            raise errors.InvalidCursor(f"a cursor is a whole number from 0 to {MAX_CURSOR}, not {to}")
+            raise errors.InvalidCursor(f"a cursor must be a whole number from 0 to {MAX_CURSOR}, not {to}")
         if expected is not None and position != expected:
             found = "not valid" if position is None else position
             raise errors.CursorMoved(
                 f"the cursor of the feed {self.account} is no longer {expected}, it is {found}: a run or another "
-                "command changed it. Nothing was changed now; look at `feed status`, and repeat the command if it is "
+                "command changed it. This command changed nothing. Check `feed status`, and repeat it if it is "
                 "still right"
             )
 
     def _unknown_feed(self, where: str, known: Sequence[str]) -> errors.UnknownFeed:
-        hint = f"there is: {', '.join(known)}" if known else "no feed has been read here yet"
+        hint = f"it has: {', '.join(known)}" if known else "no feed has been read here yet"
         return errors.UnknownFeed(f"the {where} has no feed {self.account}; {hint}")

@@ -104,7 +104,7 @@ class Database:
         self._engine: sa.Engine | None = None
 
     def is_there(self) -> bool:
-        """Return whether a file of SQLite or DuckDB is there; ``FileNotFoundError``: its folder is missing."""
+        """Return whether a file of SQLite or DuckDB exists; ``FileNotFoundError``: its folder is missing."""
         if self.name not in ("sqlite", "duckdb"):
             return True
         file = self._find_file()
@@ -241,7 +241,7 @@ class Database:
         """Keep others from the file of DuckDB, which reads it before it locks it, and would overwrite their commits."""
         if (path := self._find_file()) is None:
             text = "set its host to the path of one. A database in memory is lost when the process ends"
-            raise UnsupportedDatabase(f"The connection leads to no file of DuckDB: {text}")
+            raise UnsupportedDatabase(f"The connection does not lead to a DuckDB file: {text}")
         # This file keeps threads and tasks apart; the lock of DuckDB's, which a process has only once, other programs.
         with Path(f"{path}.lock").open("w") as file:
             self._wait(partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -273,8 +273,8 @@ def _check_columns(tx: sa.Connection, table: sa.Table) -> None:
         tx.execute(sa.select(table).where(sa.false()))
     except (ProgrammingError, OperationalError) as error:
         raise UnusableDatabase(
-            f"The table {table.name} that is there is not as this package makes it ({words_of(error)}). Rename it, or "
-            "set another prefix of tables"
+            f"The existing table {table.name} is not as this package creates it ({words_of(error)}). Rename it, or "
+            "set another table prefix"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Errors of the store. Texts of a database are shown as one line, as its other lines may quote a row."""
+"""Errors of the store. A database's message is shown as one line, as its other lines may quote a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PART: Final = r"[^\s,;:<>\"'()\[\]{}=|/&?\\@]"
 AT: Final = r"(?:@|%(?:25)*40|(?:\\+|%5C)u0040)"
 ADDRESS: Final = re.compile(rf"(?<!{_PART}){_PART}{{1,320}}(?:{AT}{_PART}{{1,320}})+")
 
-#: What databases say of a full disk.
+#: How databases report a full disk.
 _FULL: Final = re.compile("disk( is)? full|no space left", re.IGNORECASE)
 
 
@@ -55,31 +55,31 @@ def words_of(error: BaseException | None) -> str:
 
 
 class UnsupportedDatabase(OutboundTransferError):
-    """Nothing is stored in this database, or through its driver. What to do: use one that is named. Not retried."""
+    """This database or driver is not supported. What to do: use one that the message names. Not retried."""
 
 
 class UnusableDatabase(OutboundTransferError):
-    """The tables cannot be created. What to do: create the schema, or grant the role the right to create tables."""
+    """The tables cannot be created. What to do: create the schema, or allow the role to create tables."""
 
 
 class NoDeliveriesTable(OutboundTransferError):
-    """The table of deliveries has no database. What to do: set ``[outbound_transfer] deliveries_conn_id``."""
+    """No database is set for the table of deliveries. What to do: set ``[outbound_transfer] deliveries_conn_id``."""
 
 
 class DeliveriesUnavailable(OutboundTransferError):
-    """The database of deliveries does not respond, or is full. What to do: check the one that is named. Retried."""
+    """The deliveries database does not respond or is full. What to do: check the one in the message. Retried."""
 
 
 class DatabaseFailed(OutboundTransferError):
-    """The database of the feed's or the transfers' tables failed. What to do: check it by the message. Retried."""
+    """The database with the feed's or transfers' tables failed. What to do: see the message. Retried."""
 
 
 class DeliveryKeyInUse(OutboundTransferError):
-    """Another task delivers under this key. What to do: give the task retries; one returns the same transfer."""
+    """Another task delivers under this key. What to do: give the task retries; a retry returns the same transfer."""
 
 
 class WarehouseError(OutboundTransferError):
-    """Base class of the errors of the feed's and the transfers' tables."""
+    """Base class of errors about the feed's and the transfers' tables."""
 
 
 class NotASqlConnection(WarehouseError):
@@ -91,7 +91,7 @@ class InvalidName(WarehouseError, ValueError):
 
 
 class PageRefused(WarehouseError):
-    """The database refuses each row of a page. What to do: correct what the message names. The next run repeats it."""
+    """The database rejects every row of a page. What to do: correct what the message names, then run again."""
 
 
 class TooManyRejectedLines(WarehouseError):
@@ -99,7 +99,7 @@ class TooManyRejectedLines(WarehouseError):
 
 
 class MissingTables(WarehouseError):
-    """The views read tables that are not there yet. What to do: run the operators that the message names once."""
+    """The views read tables that do not exist yet. What to do: run the operators that the message names once."""
 
 
 class UnknownFeed(WarehouseError):
@@ -107,7 +107,7 @@ class UnknownFeed(WarehouseError):
 
 
 class InvalidCursor(WarehouseError):
-    """A cursor, stored or to be set, is not valid. What to do: run ``feed rebuild-cursor``, or ``reset --to``."""
+    """A stored or requested cursor is not valid. What to do: run ``feed rebuild-cursor``, or ``reset --to``."""
 
 
 class CursorMoved(WarehouseError):
@@ -120,7 +120,7 @@ class CursorMoved(WarehouseError):
 class KeyOfAnotherUser(WarehouseError):
     """The connection's key sees none of the transfers that the tables have for it; nothing was stored. Not retried.
 
-    What to do: restore the key of the connection, or use a connection with another id for the other user. If the
+    What to do: restore the connection's key, or use a connection with another id for the other user. If the
     service has deleted the stored transfers, delete the connection's row in the table ``transfer_sync``.
     """
 
@@ -137,7 +137,7 @@ class WarehouseBusy(WarehouseError):
 
 
 class NotAnIcebergConnection(WarehouseError):
-    """The connection is not of the type Iceberg. What to do: name one of that type; install the extra ``iceberg``."""
+    """The connection's type is not Iceberg. What to do: name one of that type; install the extra ``iceberg``."""
 
 
 class UnusableTable(WarehouseError):

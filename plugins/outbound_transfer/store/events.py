@@ -105,7 +105,7 @@ class EventStore(EventDestination):
         refused = {event.line_number: reason for event in page.events if (reason := self._refusal(event))}
         if refused and len(refused) == len(page.events):
             reason = next(iter(refused.values()))
-            raise PageRefused(f"the database refuses any row of the page after {page.cursor}: {reason}")
+            raise PageRefused(f"the database refuses every row of the page after {page.cursor}: {reason}")
         storable = _reject(page, {line: f"the database refused it: {reason}" for line, reason in refused.items()})
         return self.database.retry(lambda: self._load(storable, max_rejected))
 
@@ -212,15 +212,15 @@ class EventStore(EventDestination):
             for name, table in (("events", self._events), ("rejected_lines", self._rejected)):
                 if count := tx.scalar(self._select(table, sa.func.count()).where(table.c.cursor_from >= position)):
                     yield (
-                        f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was set "
-                        "back or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these "
+                        f"{pluralize(count, 'row')} of {name} came with pages from cursor {position} on: it was reset "
+                        "or lost. The next run loads no event twice; `feed rebuild-cursor` makes it skip these "
                         "pages"
                     )
             others = self._select(self._rejected, sa.func.count()).where(self._rejected.c.reason == OTHER_CONTENT)
             if count := tx.scalar(others):
                 yield (
-                    f"{pluralize(count, 'rejected line')} with the id of a stored event and other content: the feed "
-                    "has changed the event, or it was that of another account"
+                    f"{pluralize(count, 'rejected line')} with a stored event's id but different content: the feed "
+                    "changed the event, or it belonged to another account"
                 )
             at: int | None = None
             with tx.execute(moves.execution_options(yield_per=1_000)) as found:
@@ -230,7 +230,7 @@ class EventStore(EventDestination):
                         yield f"the cursor {moved}: the log has a gap"
                     at = end
             if at not in (None, position):
-                yield f"the cursor is {position}, and the log ends at {at}: it was changed outside the log"
+                yield f"the cursor is {position}, but the log ends at {at}: it was changed outside the log"
 
     def reset(self, to: int, *, expected: int | None = None) -> tuple[int, int]:
         return self._set(to, "reset", "set by command", expected)

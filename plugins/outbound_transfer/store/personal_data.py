@@ -71,7 +71,7 @@ class AddressSearch:
         return any(form in lower for form in self._forms) and self._whole.search(lower) is not None
 
     def hide_others(self, text: str) -> str:
-        """Return a text without the addresses of others."""
+        """Return a string without other people's addresses."""
 
         def shown(found: re.Match[str]) -> str:
             return found[0] if self.matches(found[0]) and len(re.findall(AT, found[0])) == 1 else "***"

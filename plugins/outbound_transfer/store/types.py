@@ -38,7 +38,7 @@ def _bound(value: datetime, database: str) -> datetime | str:
         try:
             value = value.astimezone(UTC)
         except OverflowError:
-            raise ValueError(f"the time {value} is in no year in UTC") from None
+            raise ValueError(f"the time {value} has no valid year in UTC") from None
     if database == "sqlite":
         return datetime.isoformat(value, timespec="microseconds")[:26] + "Z"
     # Drivers know the class itself, and not those of pendulum.

@@ -27,7 +27,7 @@ def _limit(name: str, value: Any, minimum: int) -> int | None:
     return None if to_optional(value) is None else to_whole_number(name, value, minimum, expected=", or None")
 
 
-#: Of the arguments that all destinations of the feed have.
+#: Checks of the arguments that all feed destinations have.
 FEED_CHECKS: Final = (
     ACCOUNT_CHECK,
     Check(("max_pages",), lambda number: _limit("max_pages", number, 1)),
@@ -36,7 +36,7 @@ FEED_CHECKS: Final = (
 
 
 class EventFeedOperator(OutboundTransferOperator):
-    """Load the event feed from the stored cursor to the end. A subclass says where to, and sets the arguments."""
+    """Load the event feed from the stored cursor to the end. A subclass sets the destination and the arguments."""
 
     template_fields: Sequence[str] = (*OutboundTransferOperator.template_fields, "account", "max_pages", "max_rejected")
     owns_delivery = False
@@ -51,11 +51,11 @@ class EventFeedOperator(OutboundTransferOperator):
 
     @abstractmethod
     def _open_destination(self, account: str) -> EventDestination:
-        """Return where the feed of an account is loaded. Its modules are imported here, not with a Dag file."""
+        """Return the destination of an account's feed. Its modules are imported here, not with a Dag file."""
 
     @abstractmethod
     def _asset(self) -> Asset:
-        """Return the asset that a run with events emits an event for."""
+        """Return the asset for which a run that loaded events emits an event."""
 
     def resume(self, context: Context, event: Any = None, *, progress: Any = None, **deferral: Any) -> Any:
         """Continue after a deferral, counting on from ``progress``, which ``dag.test()`` of Airflow 3.3 loses."""
@@ -88,7 +88,7 @@ class EventFeedOperator(OutboundTransferOperator):
 
     def _on_retry(self, operation: str, error: CallError, seconds: float) -> None:
         if isinstance(error, MalformedResponse):
-            # The call used up the feed's minute, so another attempt now would be refused; the task's retries do better.
+            # The call used up this minute's request, so another one now would be refused; the task's retry comes later.
             raise error
         super()._on_retry(operation, error, seconds)
         self._ingest.log_poll(getattr(error, "status", None), str(error))

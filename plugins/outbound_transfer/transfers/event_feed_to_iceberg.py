@@ -23,22 +23,22 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     """Load the event feed into an Iceberg table, from the stored cursor to the end, every page exactly once.
 
     Each page is one commit: its events, its rejected lines, and the cursor, which is a property of the table. The
-    table is created at first use. An event that the feed repeats on another page is there once for each page. To read
-    the feed again from its beginning: ``outbound-transfer feed reset --to 0``, which also deletes the rows.
+    table is created at first use. An event that the feed repeats on another page is stored once for each page. To read
+    the feed again from its beginning, run ``outbound-transfer feed reset --to 0``, which also deletes the rows.
 
     A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`, with
     the operator's return value and ``account`` as its ``extra``.
 
     :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).
-    :param table: namespace and table, such as ``lake.outbound_transfer_events``. The namespace exists.
-    :param keep_snapshots_for: the table's snapshots younger than that do not expire, so that readers can go on using
+    :param table: namespace and table, such as ``lake.outbound_transfer_events``. The namespace must exist.
+    :param keep_snapshots_for: age below which the table's snapshots do not expire, so that readers can continue to use
         them. Older ones expire with the next page, except tags and branches.
     :param account: name of the account in the table. Default: its site address.
-    :param max_pages: maximum number of pages to load, of up to 1,000 events each, one a minute. ``None``: no limit.
+    :param max_pages: maximum number of pages to load (up to 1,000 events each, one page a minute). ``None``: no limit.
     :param max_rejected: maximum number of unparsable lines per page. If exceeded, the page is not loaded and the task
         fails without retry. ``None``: no limit.
     :param outbound_transfer_conn_id: connection of the service; its extra field ``event_api_key`` is the key.
-    :param deferrable: whether to give the worker slot back between pages, and for delays that the service asks for.
+    :param deferrable: free the worker slot between pages, and during delays that the service asks for.
     :return: a mapping: ``pages``, ``events``, ``new_events``, ``rejected``, ``cursor_from``, ``cursor_to``,
         ``has_more``, ``types`` (number of events by type).
     """

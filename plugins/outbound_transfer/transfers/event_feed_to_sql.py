@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 class EventFeedToSqlOperator(EventFeedOperator):
     """Load the event feed into a SQL database, from the stored cursor to the end, every event exactly once.
 
-    Each page is one transaction: its events, its rejected lines, a row of the log of polls, and the cursor. Tables
+    Each page is one transaction: its events, its rejected lines, a row in the poll log, and the cursor. Tables
     (:mod:`outbound_transfer.store.tables`) are created at first use. Rows that the database refuses because of their
-    values are stored as rejected lines. To read the feed again from its beginning:
+    values are stored as rejected lines. To read the feed again from its beginning, run
     ``outbound-transfer feed reset --to 0``.
 
     A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.table_asset`, with the
     operator's return value and ``account`` as its ``extra``.
 
     :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
-    :param table_prefix: prefix of the names of the tables.
+    :param table_prefix: prefix of the table names.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.
-    :param max_pages: maximum number of pages to load, of up to 1,000 events each, one a minute. ``None``: no limit.
+    :param max_pages: maximum number of pages to load (up to 1,000 events each, one page a minute). ``None``: no limit.
     :param max_rejected: maximum number of unparsable lines per page. If exceeded, the page is not loaded and the task
         fails without retry. ``None``: no limit.
     :param outbound_transfer_conn_id: connection of the service; its extra field ``event_api_key`` is the key.
-    :param deferrable: whether to give the worker slot back between pages, and for delays that the service asks for.
+    :param deferrable: free the worker slot between pages, and during delays that the service asks for.
     :return: a mapping: ``pages``, ``events``, ``new_events``, ``rejected``, ``cursor_from``, ``cursor_to``,
         ``has_more``, ``types`` (number of events by type).
     """

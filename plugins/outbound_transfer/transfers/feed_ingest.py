@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 #: Seconds from one successful response of the feed to the next call (service-api.md, R58).
 FEED_INTERVAL: Final = 60.0
 
-#: Limits for the types of events, which the service names: they are stored in the deferred task and the XCom.
+#: Limits for event types, whose names the service chooses: they are stored in the deferred task and the XCom.
 MAX_TYPES: Final = 50
 MAX_TYPE_LENGTH: Final = 100
 OTHER_TYPES: Final = "(other types)"
@@ -44,8 +44,8 @@ class IngestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     :ivar new_events: number of ``events`` that were not in the warehouse before.
     :ivar cursor_from: cursor before the first page, as ``cursor_to`` is after the last one. None before the first page.
     :ivar types: number of events by type.
-    :ivar excess: how far the cursor of a page was beyond its lines at most.
-    :ivar claimed: how far responses that were not believed have advanced the cursor of the next page.
+    :ivar excess: the most that the next cursor of a loaded page was beyond its lines.
+    :ivar claimed: the farthest that a response that was not accepted would have advanced the cursor.
     """
 
     pages: Count = 0
@@ -112,9 +112,9 @@ class FeedIngest:
     A page is loaded whole or not at all, so the ingest may stop at any point and start again from the stored cursor.
 
     :ivar read_page: reads the page that follows a cursor.
-    :ivar progress: counts of the pages that were loaded, those of before a deferral included.
+    :ivar progress: counts of the loaded pages, including those before a deferral.
     :ivar address: the site address of the feed's account.
-    :ivar max_pages: number of pages to load at most, those of ``progress`` included; None for no limit.
+    :ivar max_pages: maximum number of pages to load, including those in ``progress``; None for no limit.
     :ivar max_rejected: number of unreadable lines that a page may have; None for no limit.
     :ivar sleep: waits for a number of seconds; it may raise in order to wait elsewhere.
     :ivar cursor: the stored cursor.
@@ -133,7 +133,7 @@ class FeedIngest:
         """Load pages until there are no more, or until another reader moves the cursor.
 
         :raises CallError: the feed cannot be read.
-        :raises WarehouseError: the name stands for another account, or the page cannot be loaded.
+        :raises WarehouseError: the account's name belongs to another account, or the page cannot be loaded.
         """
         self.cursor = self.destination.get_or_create_cursor()
         self.destination.bind_account(self.address)

@@ -16,7 +16,7 @@ from outbound_transfer.client.errors import InvalidDelivery
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: Number of days that one run announces at most; the newest, if a Dag was paused for longer.
+#: Maximum number of days that one run announces: the newest, if a Dag was paused for longer.
 MAX_DAYS: Final = 90
 
 _DAY: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -32,7 +32,7 @@ class LoadedDaysOperator(BaseOperator):
 
     :param asset: what the ingestion loads, such as ``table_asset("events", sql_conn_id=…)``; schedule a Dag on its
         :func:`~outbound_transfer.assets.outbound_transfer.days_asset`.
-    :param loaded: what the ingestion has returned: its ``output``.
+    :param loaded: the ingestion's return value: its ``output``.
     :return: the days, such as ``["2026-11-22"]``.
     """
 
@@ -40,7 +40,7 @@ class LoadedDaysOperator(BaseOperator):
 
     def __init__(self, *, asset: Asset, loaded: Any, **kwargs: Any) -> None:
         if not HAS_PARTITIONS:
-            raise InvalidDelivery("LoadedDaysOperator needs Airflow 3.2 or newer, which has partitions of assets")
+            raise InvalidDelivery("LoadedDaysOperator needs Airflow 3.2 or newer, which has asset partitions")
         self.days = days_asset(asset)
         super().__init__(**{**kwargs, "inlets": [self.days], "outlets": [self.days]})
         self.loaded = loaded
@@ -59,9 +59,9 @@ class LoadedDaysOperator(BaseOperator):
 
 
 def loaded_days(announced: Iterable[str | None], now: datetime) -> list[str]:
-    """Return the UTC days that have ended before ``now``, and after those that were announced; the oldest first.
+    """Return the UTC days that ended before ``now`` and come after the announced ones, the oldest first.
 
-    :param announced: keys of partitions, in any order; others than days do not count.
+    :param announced: partition keys, in any order; keys that are not days are ignored.
     """
     yesterday = now.astimezone(UTC).date() - timedelta(days=1)
     days = [(yesterday - timedelta(days=back)).isoformat() for back in reversed(range(MAX_DAYS))]

@@ -1,4 +1,4 @@
-"""Deliver the results of queries: from a database to people in one task."""
+"""Deliver query results: from a database to recipients in one task."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ QUERY_CHECKS: Final = (
 class SqlToOutboundTransferOperator(DeliverFilesOperator):
     """Run queries, and deliver each result as a file: CSV, JSON Lines, Parquet or XLSX.
 
-    Queries run before anything is created at the service. Rows are read with a cursor of the server where the driver
+    Queries run before anything is created at the service. Rows are read with a server-side cursor if the driver
     has one, and written to a temporary file, so that memory does not grow with their number. A retry before the send
     runs the queries again, in a new draft; after the send, only a clear runs them again, and a result that differs from
     what was sent is refused. See :class:`.DeliverFilesOperator` for the other arguments.
@@ -69,19 +69,19 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
     :param subject: see :class:`.CreateTransferOperator`.
     :param recipients: see :class:`.CreateTransferOperator`.
     :param sql: the query, or the name of a ``.sql`` file with it.
-    :param file_name: the name of the file that the result of ``sql`` becomes.
-    :param parameters: of ``sql``, in the style of the connection's driver.
+    :param file_name: the name of the file with the result of ``sql``.
+    :param parameters: parameters of ``sql``, in the style of the connection's driver.
     :param queries: instead of ``sql``: a list of mappings with ``sql`` and ``file_name``, and optionally ``parameters``
         and ``file_format``.
-    :param file_format: ``csv``, ``jsonl``, ``parquet`` or ``xlsx``. By default, the suffix of each file name says it.
-    :param sql_hook_params: arguments of the connection's hook.
+    :param file_format: ``csv``, ``jsonl``, ``parquet`` or ``xlsx``. By default, each file name's suffix decides.
+    :param sql_hook_params: arguments for the connection's hook.
     :param on_empty: what to do about a result without rows: ``fail``; ``skip`` it, and the task if there is no other;
         or ``send`` it, with its header. Patterns in ``files`` that match nothing ``fail``, or are skipped likewise.
-    :param max_rows: of each result; with more, the task fails and nothing is created.
-    :param timezone: what timestamps with a zone are converted to. Those without one stay as they are.
-    :param csv_formulas: ``escape`` puts an apostrophe before a text that a spreadsheet would take for a formula, as
-        ``=…`` or ``@…``; ``keep`` leaves it. Numbers are never changed.
-    :param files: further files; see :class:`.AttachFilesOperator`.
+    :param max_rows: maximum number of rows in each result; with more, the task fails and nothing is created.
+    :param timezone: zone to which timestamps with a time zone are converted. Those without one stay as they are.
+    :param csv_formulas: ``escape`` puts an apostrophe before a string that a spreadsheet would read as a formula, such
+        as ``=…`` or ``@…``; ``keep`` leaves it unchanged. Numbers are never changed.
+    :param files: additional files; see :class:`.AttachFilesOperator`.
     :return: as :class:`.DeliverFilesOperator` returns it.
     """
 
@@ -186,9 +186,9 @@ class SqlToOutboundTransferOperator(DeliverFilesOperator):
         if self.on_empty == "send":
             return sources
         empty = [name for name, count in self._row_counts.items() if not count]
-        # What was sent has rows: a comparison with nothing says that it differs.
+        # The sent file has rows, so the comparison reports that an empty result differs.
         if empty and gone is None and (self.on_empty == "fail" or len(empty) == len(self._row_counts)):
-            reason = f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no row"
+            reason = f"{', '.join(empty)}: the query on connection '{self.sql_conn_id}' returned no rows"
             if self.on_empty == "skip":
                 raise AirflowSkipException(reason)
             raise ResultEmpty(reason)

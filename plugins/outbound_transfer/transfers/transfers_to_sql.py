@@ -35,13 +35,13 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     """Store the listing of sent transfers, newest first, up to where no older transfer can have changed.
 
     A stored transfer that may still change and is no longer listed is read individually. Each page of up to 100
-    transfers is one transaction; after a run that failed, the next one continues correctly.
+    transfers is one transaction; after a failed run, the next one continues correctly.
 
-    A key that sees none of the transfers that the tables have for the connection is taken for another user's: the task
-    fails and stores nothing, as such a key says nothing about these transfers.
+    A key that sees none of the connection's stored transfers is assumed to be another user's: the task fails and
+    stores nothing, as such a key cannot show how these transfers have changed.
 
     :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
-    :param table_prefix: prefix of the names of the tables.
+    :param table_prefix: prefix of the table names.
     :param schema: existing schema of the tables. Default: the connection's own.
     :param account: name of the account in the tables. Default: its site address.
     :param outbound_transfer_conn_id: connection of the service.
@@ -137,7 +137,7 @@ class TransfersToSqlOperator(OutboundTransferOperator):
     def _check_key(
         self, hook: OutboundTransferHook, tables: TransferTables, before: SyncState, listed: set[str]
     ) -> None:
-        """Check that the key belongs to the user whose transfers the tables have: it sees at least one of them.
+        """Check that the key belongs to the user whose transfers are stored: it must see at least one of them.
 
         :raises KeyOfAnotherUser: it sees none of them.
         """
@@ -151,8 +151,8 @@ class TransfersToSqlOperator(OutboundTransferOperator):
         if not known or listed & {*known, *before.outstanding} or any(map(is_seen, known[:MAX_KEY_CHECKS])):
             return
         raise KeyOfAnotherUser(
-            f"the key of connection '{self.outbound_transfer_conn_id}' sees none of the transfers that the tables "
-            "have for it: it seems to be another user's. Nothing was stored. Restore the key, use a connection "
+            f"the key of connection '{self.outbound_transfer_conn_id}' sees none of the transfers that are stored "
+            "for it: it seems to be another user's. Nothing was stored. Restore the key, use a connection "
             "with another id, or delete the connection's rows in the tables transfers and transfer_sync: the next "
             "run then reads the whole listing"
         )

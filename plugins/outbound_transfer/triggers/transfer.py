@@ -96,14 +96,14 @@ class TransferTrigger(BaseTrigger):
             try:
                 await call_airflow(partial(_push_xcom, self.task_instance, *pushed))
             except Exception as error:  # an error of the trigger would fail the task
-                self.log.warning("Could not store the result from the triggerer; a worker does: %s", error)
+                self.log.warning("Could not store the result from the triggerer; a worker stores it: %s", error)
                 return None
         self.log.info("%s", models.describe(transfer))
         metrics.DELIVERIES.emit(outcome=wait_outcome(transfer.status), conn_id=self.outbound_transfer_conn_id)
         return TaskSkippedEvent() if outcome == SKIP else TaskSuccessEvent()
 
     def _xcom_of(self, outcome: str, transfer: models.Transfer) -> tuple[str, Any] | None:
-        """Return key and value of the XCom of a task that finishes here; None if it has none."""
+        """Return the key and value of the XCom of a task that finishes here; None if there is none."""
         if outcome == SKIP:
             reason = skip_reason(transfer)
             return models.OUTCOME_KEY, models.to_builtins(models.TransferOutcome.from_transfer(transfer, reason))

@@ -56,7 +56,7 @@ def _readable_dags(user: GetUserDep) -> set[str]:
     return set(readable)
 
 
-#: Users who may see Airflow's list of plugins may see the page; those who may read task instances of a Dag, their tab.
+#: The page is for users who may see Airflow's plugin list; a task's tab, for those who may read its Dag's instances.
 _CAN_SEE_PAGE: Final = Depends(requires_access_view(AccessView.PLUGINS))
 _CAN_SEE_TASK: Final = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 _READABLE_DAGS: Final = Depends(_readable_dags)
@@ -93,7 +93,7 @@ def application() -> FastAPI:
 
 
 async def _respond(page: Awaitable[Response]) -> Response:
-    """Return the page, or one that says what to do if its read fails."""
+    """Return the page, or one that says what to do if the read fails."""
     try:
         return await page
     except NoDeliveriesTable as error:
@@ -102,7 +102,7 @@ async def _respond(page: Awaitable[Response]) -> Response:
         text = f"It did not respond within {QUERY_TIMEOUT:g} seconds. {_TO_DO}"
         return _render_message(503, "The database does not respond", text)
     except Exception as error:
-        # Drivers put addresses and users into their messages. They go to the API server's log only.
+        # Drivers' messages contain addresses and user names, so they go only to the API server's log.
         log.warning("Could not read the deliveries", exc_info=True)
         text = f"The read failed with {type(error).__name__}; the API server's log has the details. {_TO_DO}"
         return _render_message(503, "Could not read the deliveries", text)
@@ -132,7 +132,7 @@ async def _http_error(request: Request, error: Exception) -> Response:  # noqa: 
 
 _HTTP_ERRORS: Final = {
     401: ("You are not signed in", "Sign in to Airflow, then open this page again."),
-    403: ("Access denied", "Ask an administrator of Airflow for permission to read this Dag, or plugins."),
+    403: ("Access denied", "Ask an Airflow administrator for permission to read this Dag, or plugins."),
 }
 
 
@@ -170,7 +170,7 @@ class BoundedThreadRunner:
 
 
 def _deliveries_page(wanted: filters.Filter, readable: Collection[str], now: datetime) -> HTMLResponse:
-    """Render the page of all deliveries: see :func:`.queries.overview`."""
+    """Render the deliveries page: see :func:`.queries.overview`."""
     place = require_deliveries()
     found = queries.overview(place.open(patience=0.0, timeout=_SESSION_TIMEOUT), wanted, readable, now)
     counts, deliveries = found.get("counts", []), found.get("deliveries", [])

@@ -25,7 +25,7 @@ OUTCOMES: Final = {
     "in-flight": "In flight",
     "in-doubt": "In doubt",
     "expired": "Expired",
-    "canceled-or-unmade": "Canceled or not made",
+    "canceled-or-unmade": "Canceled or not created",
     "draft": "Not sent",
     "failed": "Failed",
     UNKNOWN: "Unknown status",
@@ -42,7 +42,7 @@ OUTCOME_OF: Final = {
     FAILED: "failed",
 }
 
-#: Statuses of what nobody can pick up, or nobody has to.
+#: Statuses of transfers that nobody can pick up, or needs to.
 CLOSED: Final = [status for status in OUTCOME_OF if status not in (PENDING, PARTIAL, IN_DOUBT)]
 
 WITH_ERROR: Final = "error"
@@ -72,7 +72,7 @@ class Filter:
     :ivar status: a key of :data:`CHOICES`.
     :ivar search: part of a transfer id, subject or Dag id.
     :ivar sort: one of :data:`SORTS`, perhaps reversed.
-    :ivar page: number of the page of the list, from 1.
+    :ivar page: page number of the list, from 1.
     :ivar refresh: whether the page reloads automatically.
     """
 
@@ -90,7 +90,7 @@ class Filter:
         return "?" + urlencode({name: value for name, value in asdict(other).items() if value != default[name]})
 
     def sorted_by(self, column: str) -> str:
-        """Return the query string of the list sorted by a column; reversed if it is sorted by it already."""
+        """Return the query string of the list sorted by a column; reversed if it already is."""
         return self.query(sort=f"-{column}" if self.sort == column else column)
 
 

@@ -1,4 +1,4 @@
-"""Queries of the page to the deliveries' database. Each statement is bounded by a time window, a key or a limit."""
+"""The page's queries to the deliveries database. Each statement is bounded by a time window, a key or a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE: Final = 25
 
-#: Days in the picture.
+#: Days in the chart.
 DAYS: Final = 30
 
 #: Maximum number of feeds, and of deliveries of one task instance.
@@ -36,8 +36,8 @@ def overview(
     """Read everything that the page shows, over one connection; nothing if there is no table.
 
     :param readable: ids of the Dags whose deliveries the user may see.
-    :return: ``deliveries``, a page of the list and one more; ``counts`` of deliveries by Dag, day and status, of the
-        window and of the picture; and ``feeds``, of each account the cursor, the last poll and the last loaded page.
+    :return: ``deliveries``, a page of the list and one more; ``counts`` of deliveries by Dag, day and status, for the
+        window and the chart; and ``feeds``, with each account's cursor, last poll and last loaded page.
     """
     if not is_made(found):
         return {}
@@ -45,7 +45,7 @@ def overview(
     with found.database.begin() as tx:
         counted = _rows(tx, _counts(found, window_start(max(wanted.days, DAYS), now)))
         counts = [row for row in counted if row["dag_id"] in readable]
-        # Those with deliveries are far fewer than Airflow may have.
+        # Dags with deliveries are far fewer than all that Airflow may have.
         dags = sorted({row["dag_id"] for row in counts})
         in_window = (columns.created_at >= window_start(wanted.days, now)) & columns.dag_id.in_(dags)
         shown = _list(found, wanted.sort).where(in_window, *_filters(found, wanted))
@@ -65,7 +65,7 @@ def task_deliveries(found: Deliveries, task: Row) -> list[dict[str, Any]]:
 
 
 def _list(found: Deliveries, sort: str = "age") -> sa.Select[Any]:
-    """Return the query of deliveries, in the order of a column."""
+    """Return the query for deliveries, sorted by a column."""
     table, status = found.table.c, found.table.c.shown_status
     expires = sa.case((status.not_in(CLOSED), table.expires_at))
     order: dict[str, list[sa.ColumnElement[Any]]] = {
@@ -84,7 +84,7 @@ def _list(found: Deliveries, sort: str = "age") -> sa.Select[Any]:
 
 
 def _counts(found: Deliveries, since: datetime) -> sa.Select[Any]:
-    """Return the query of numbers of deliveries by Dag, status, and the day in UTC on which they began."""
+    """Return the query that counts deliveries by Dag, status, and the UTC day on which they began."""
     columns = found.table.c
     names = [columns.day, columns.dag_id, columns.shown_status]  # in the order of their index
     query = sa.select(*names[:2], columns.shown_status.label("status"), sa.func.count().label("count"))
@@ -106,8 +106,8 @@ def _filters(found: Deliveries, wanted: Filter) -> list[sa.ColumnElement[bool]]:
 
 
 def _feeds(tx: sa.Connection, found: Deliveries) -> list[dict[str, Any]]:
-    """Return the cursor of each account's event feed, with its last ``poll``, its last loaded ``page`` and the number
-    of its rejected lines.
+    """Return each account's event feed: its cursor, its last ``poll``, its last loaded ``page`` and the number of its
+    rejected lines.
     """
     names = (found.table.name.removesuffix("deliveries"), found.table.schema)
     cursors, polls, rejected = (with_names(each, *names).c for each in (FEED_CURSOR, FEED_POLLS, REJECTED_LINES))

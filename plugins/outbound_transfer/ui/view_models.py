@@ -1,4 +1,4 @@
-"""Converts rows to what the templates show. Values are not trusted: all text is cleaned here."""
+"""Converts rows for the templates. Values are not trusted: all text is cleaned here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from outbound_transfer.wording import clean, format_bytes, format_duration
 #: Shown instead of a missing value.
 DASH: Final = "\N{EN DASH}"
 
-#: The height of the picture's highest bar, and parts of a bar from below: what its deliveries are, by their outcome.
+#: The height of the chart's highest bar, and the parts of a bar from the bottom up: their labels by outcome.
 HEIGHT: Final = 100
 PARTS: Final = {"complete": "picked up", "in-flight": "waiting", "in-doubt": "in doubt", "expired": "overdue"}
 
-#: What a template shows of one thing, by the names that it uses. Times are datetimes in UTC, or None.
+#: The values that a template shows of one object, by the names that it uses. Times are datetimes in UTC, or None.
 Shown: TypeAlias = dict[str, Any]
 
 
@@ -36,7 +36,7 @@ def show_delivery(
     """Return a delivery. Its ``transfer_id`` is "" if there is no draft; ``recipients`` is empty if only their number
     is known.
 
-    :param find_web_url: returns the URL of the web application of a connection.
+    :param find_web_url: returns the URL of a connection's web application.
     """
     texts = {name: clean(row[name], 250) for name in ("transfer_id", "conn_id", "dag_id", "task_id", "run_id")}
     paths = {name: quote(row[name], safe="") for name in ("dag_id", "run_id", "task_id")}
@@ -77,7 +77,7 @@ def _round_up(seconds: float) -> float:
 
 
 def _show_recipients(text: str) -> list[Shown]:
-    """Return the recipients of a JSON list of objects; what is anything else is left out."""
+    """Return the recipients of a JSON list of objects; anything else is left out."""
     try:
         read = json.loads(text)
     except ValueError:
@@ -94,7 +94,7 @@ def _show_recipients(text: str) -> list[Shown]:
 
 
 def files_of(memory: str) -> list[Shown]:
-    """Return the files that a delivery's memory has; none if another version of this package has written it."""
+    """Return the files in a delivery's memory; none if another version of this package wrote it."""
     try:
         held = msgspec.json.decode(memory, type=Memory).held
     except msgspec.MsgspecError:
@@ -140,7 +140,7 @@ def totals(counts: Iterable[Row], since: datetime) -> Counter[str]:
 
 
 def draw(counts: Iterable[Row], now: datetime) -> Shown:
-    """Return the picture: a bar for each of the last days in UTC, with its text and parts, and a text for all of them.
+    """Return the chart: a bar for each of the last days in UTC, with its text and parts, and a text for all of them.
 
     :param counts: the ``count`` of deliveries that began on a ``day`` and have a ``status``.
     """

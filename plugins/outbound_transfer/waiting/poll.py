@@ -1,7 +1,7 @@
 """One poll for all waits of a connection in an event loop.
 
 A task of the loop decides when to read, and asks Airflow for the connection. A thread of its own reads
-(:mod:`.reader`); the waits hear of each response as it comes.
+(:mod:`.reader`); the waits get each response as it arrives.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Seconds.
-TICK: Final = 2.0  # between two looks for waits that are due; the first comes after one, so that others may join
+TICK: Final = 2.0  # between two checks for due waits; the first comes one later, so that others may join
 PACE: Final = 2.5  # from one poll to the next for each of its calls: most of the key's 60 a minute are for deliveries
 RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
-READER_LIFE: Final = 3_600.0  # after which a poll forgets what it knows of listings, and that a database has failed
+READER_LIFE: Final = 3_600.0  # after which a poll forgets its knowledge of listings and of a failed database
 MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
 LAST_CHANCE: Final = 180.0  # after its deadline, in which a wait may end with what a last poll reads
-PAGE_LIFE: Final = 0.75  # part of the interval for which a page that another triggerer has read is of use
+PAGE_LIFE: Final = 0.75  # part of the interval for which a page read by another triggerer is usable
 
 #: By connection and event loop, as ``dag.test()`` runs each trigger in one of its own.
 _polls: Final[dict[tuple[str, asyncio.AbstractEventLoop], Poll]] = {}
@@ -183,7 +183,7 @@ def _open_rows() -> Deliveries | None:
     try:
         return find_rows()
     except Exception as error:
-        text = "Polls read alone, and the page may show an older state of deliveries: %s: %s"
+        text = "Triggerers cannot share polls, and the page may show an older state of deliveries: %s: %s"
         log.warning(text, type(error).__name__, error)
         return None
 

@@ -54,7 +54,7 @@ class Reader:
 
         :param wanted: by id; as last seen if it is outstanding unless a listing of the finished, or a page of another
             triggerer, says otherwise; None if it must be read.
-        :param max_age: seconds for which another triggerer's page is of use.
+        :param max_age: seconds for which another triggerer's page is usable.
         :raises CallError: nothing more can be read now.
         """
         self._client, self._missing, self._tell = client, dict(wanted), tell
@@ -126,7 +126,7 @@ class Reader:
         return page
 
     def _call(self, call: Callable[[], T]) -> T | Exception:
-        """Return a response, or an error that says nothing of other calls."""
+        """Return a response, or an error that says nothing about other calls."""
         self.calls += 1
         try:
             response = call()
@@ -165,7 +165,7 @@ class SharedPages:
         return self._run(lambda tx: msgspec.json.decode(tx.execute(query).scalar() or "null", type=TransferPage | None))
 
     def keep(self, listing: str, page: TransferPage) -> None:
-        """Keep a page, in place of the one before and of those of yesterday; no page with a row that is unreadable."""
+        """Keep a page in place of the previous one, and delete old pages; skip a page with an unreadable row."""
         if page.unreadable:
             return
         key, at = self._id(listing), time.time()
@@ -192,7 +192,7 @@ class SharedPages:
         except Exception as error:
             self._database = None
             text = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-            log.warning("Polls read alone for up to an hour, as no page can be shared: %s", text)
+            log.warning("Triggerers cannot share polls for up to an hour: %s", text)
             return None
 
 

@@ -61,12 +61,12 @@ class WaitEnd(msgspec.Struct, frozen=True):
 
 
 def wait_outcome(status: str) -> str:
-    """Return as what a wait is counted that finishes with this status."""
+    """Return the metric's outcome for a wait that finishes with this status."""
     return {models.COMPLETE: "picked_up", models.EXPIRED: "expired", models.CANCELED: "canceled"}.get(status, "partial")
 
 
 def skip_reason(transfer: models.Transfer) -> str:
-    """Return why a task is skipped whose transfer has this status."""
+    """Return why a task whose transfer has this status is skipped."""
     return f"Skipped by on_expired or on_canceled: {models.describe(transfer)}"
 
 
@@ -74,7 +74,7 @@ def skip_reason(transfer: models.Transfer) -> str:
 class Wait:
     """A deferred task that waits for one transfer. All times are seconds since the epoch.
 
-    :raises InvalidDelivery: ``transfer_id`` is not text.
+    :raises InvalidDelivery: ``transfer_id`` is not a string.
     """
 
     transfer_id: str
@@ -90,7 +90,7 @@ class Wait:
 
     def __post_init__(self) -> None:
         if not isinstance(self.transfer_id, str):  # the arguments of a trigger may come from elsewhere
-            raise InvalidDelivery(f"transfer_id must be text, not {type(self.transfer_id).__name__}")
+            raise InvalidDelivery(f"transfer_id must be a string, not {type(self.transfer_id).__name__}")
         self.interval = max(self.interval, MIN_INTERVAL)
         self.asked = min(self.asked, self.deadline - 1)  # one that begins after its deadline is read once, too
 
@@ -104,7 +104,7 @@ class Wait:
         return is_another or any(self.asked < moment <= at for moment in (self.deadline, self._expired_at))
 
     def must_be_read(self, at: float) -> bool:
-        """Return whether it does not suffice that no listing shows the transfer as finished."""
+        """Return whether to read the transfer even if no listing shows it as finished."""
         is_outstanding = self.seen is not None and self.seen.status in OUTSTANDING
         return not is_outstanding or self.rules.accept_partial or min(self.deadline, self._expired_at) <= at
 
@@ -115,7 +115,7 @@ class Wait:
         :param ahead: seconds by which the service's clock is ahead of this one.
         """
         if self.end or (read is None and self.must_be_read(at)):
-            return  # another wait for the same transfer may be content with less
+            return  # another wait for the same transfer may need less
         self.asked = at
         if isinstance(read, models.Transfer):
             # Only with a new status: an expiry that is put off at each read must not cause polls of its own.

@@ -121,7 +121,7 @@ def service(stack: DraftsStack) -> Sandbox:
     return stack.sandboxes[0]
 
 
-def test_what_was_approved_is_sent(stack: DraftsStack, service: Sandbox) -> None:
+def test_an_approved_draft_is_sent(stack: DraftsStack, service: Sandbox) -> None:
     run_id = stack.ask()
     service.assert_nothing_sent()
     page = stack.airflow.deliveries_page()
@@ -176,7 +176,7 @@ def test_an_old_button_approves_no_new_draft(stack: DraftsStack, service: Sandbo
         service.assert_sent_once()
 
 
-def test_tasks_of_a_map_fill_one_draft_and_two_of_one_name_do_not(stack: DraftsStack, service: Sandbox) -> None:
+def test_mapped_tasks_fill_one_draft_unless_two_files_share_a_name(stack: DraftsStack, service: Sandbox) -> None:
     run_id = stack.airflow.trigger("steps", {})
     states = stack.airflow.finish("steps", run_id)
 

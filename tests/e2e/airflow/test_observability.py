@@ -101,8 +101,8 @@ Attached b c.csv: # kB in # s
 Attached a.csv: # kB in # s
 Sending transfer 'T'
 Sent transfer T: pending, expires DATE
-Done: # files (# kB) to # recipients in # s of try #; transfer T, URL/transfers/T
-Waiting for transfer T until it finishes, without a worker slot; polled every # s
+Done: # files (# kB) to # recipients in # s of attempt #; transfer T, URL/transfers/T
+Waiting for transfer T until it finishes, without a worker slot; polling every # s
 transfer T is pending: picked up by # of #; not by ann@example.com, bob@example.com
 transfer T is complete: picked up by # of #
 """
@@ -217,7 +217,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewStack]:
         yield stack
 
 
-def test_the_link_is_there_while_the_task_runs_waits_and_when_it_has_ended(stack: ViewStack) -> None:
+def test_the_link_exists_while_the_task_runs_and_waits_and_after_it_has_ended(stack: ViewStack) -> None:
     sandbox = stack.sandbox
     before = len(sandbox.sent())
     sandbox.plan_faults({"kind": "hold", "method": "POST", "path": "*/send"})
@@ -336,7 +336,7 @@ def test_a_refused_send_links_to_its_draft(stack: ViewStack) -> None:
     assert set(stack.links("failing", run_id, "send").values()) == {f"{stack.sandbox.base_url}/transfers/{draft}"}
 
 
-def test_what_is_not_collected_by_noon_is_told_by_email(stack: ViewStack) -> None:
+def test_files_not_collected_by_noon_are_reported_by_email(stack: ViewStack) -> None:
     # Its noon is about to come, when it has delivered.
     moment = datetime.now(UTC) - timedelta(hours=6, seconds=-40)
     body = {"logical_date": moment.isoformat(), "conf": {"files": str(stack.folder / "outbox" / "*.csv")}}

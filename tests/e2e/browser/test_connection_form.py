@@ -28,7 +28,7 @@ pytestmark = pytest.mark.e2e
 EXTRA = {
     "Event API key": "begins with obs_",
     "Timeout (seconds)": "each step of a call",
-    "Verify TLS": "only against a test service",
+    "Verify TLS": "only for a test service",
     "Web application": "for links",
 }
 

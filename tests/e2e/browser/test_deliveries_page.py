@@ -77,7 +77,8 @@ def fill(table: DeliveriesTable, run_id: str) -> None:
         {"email": "ann@example.com", "name": "Ann", "picked_up_at": now.isoformat()},
         {"email": "bob@example.com", "name": "Bob", "picked_up_at": None},
     ]
-    first = {"task_id": "deliver_each", "map_index": 0, "subject": "Mapped, first"}
+    seen = {"status": "partial", "picked_up_count": 1}
+    first = {"task_id": "deliver_each", "map_index": 0, "subject": "Mapped, first"} | seen
     table.add("mapped-0", recipients=json.dumps(people), **first, **of_run)
     table.add("mapped-1", task_id="deliver_each", map_index=1, subject="Mapped, second", **of_run)
     table.add("hidden", dag_id="not_of_this_airflow", subject="Nobody may see this")

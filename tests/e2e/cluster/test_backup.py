@@ -156,7 +156,7 @@ def test_the_newest_are_kept_and_nobody_else_may_read_them(backup: Container, po
 
 
 @pytest.mark.parametrize("kept", ["2", "0"])
-def test_what_was_made_is_never_removed(backup: Container, postgres: Database, old: Path, kept: str) -> None:
+def test_a_backup_just_made_is_never_removed(backup: Container, postgres: Database, old: Path, kept: str) -> None:
     for day in range(1, 4):  # by a clock that was wrong
         (old / f"warehouse-2099-01-0{day}.dump").touch()
     values = environment(backup, postgres) | {"BACKUPS_KEPT": kept}
@@ -173,7 +173,7 @@ def test_a_backup_that_fails_removes_nothing_and_is_seen(backup: Container, post
     assert not is_healthy(backup, postgres)
 
 
-def test_what_a_killed_backup_has_left_does_not_stay(backup: Container, postgres: Database, old: Path) -> None:
+def test_a_partial_file_left_by_a_killed_backup_is_removed(backup: Container, postgres: Database, old: Path) -> None:
     (old / "warehouse-2026-01-04.dump.part").touch()
     make_backup(backup, postgres)
     assert list(old.glob("*.part")) == []

@@ -32,7 +32,7 @@ from support.repository import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
 START = README.partition("## Start")[2].partition("\n## ")[0]
-(SANDBOX, AIRFLOW) = re.findall(r"```sh\n(.*?)```", START, re.DOTALL)
+(SANDBOX, AIRFLOW, EVENTS) = re.findall(r"```sh\n(.*?)```", START, re.DOTALL)
 (DAG,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (DAG_FILE,) = re.findall(r"Save the Dag above as `(.+?)`", START)
 UV = Path(sys.executable).with_name("uv")
@@ -81,6 +81,12 @@ class Reader:
     def open_terminal(self, name: str, block: str) -> None:
         """Run a block whose last command goes on."""
         self.processes.start(name, ["bash", "-ec", self.adapted(block)], self.env)
+
+    def run(self, block: str) -> str:
+        """Run a block to its end, and return what it prints."""
+        return subprocess.run(
+            ["bash", "-ec", self.adapted(block)], env=self.env, capture_output=True, text=True, check=True
+        ).stdout
 
     def wait_for(self, what: str, is_so: Callable[[], Any]) -> None:
         for _ in self.reporter.wait_for(lambda: what, TIMEOUT, log=self.folder / "logs"):
@@ -134,7 +140,6 @@ def test_a_first_transfer_is_delivered_picked_up_and_loaded(reader: Reader) -> N
     reader.open_terminal("sandbox", SANDBOX)
     reader.wait_for("the sandbox runs", lambda: reader.control("state"))
 
-    (reader.folder / DAG_FILE).parent.mkdir(parents=True)
     (reader.folder / DAG_FILE).write_text(DAG)
     reader.open_terminal("airflow", AIRFLOW)
     reader.wait_for("Airflow is ready", lambda: "Airflow is ready" in reader.processes.log("airflow").read_text())
@@ -156,6 +161,7 @@ def test_a_first_transfer_is_delivered_picked_up_and_loaded(reader: Reader) -> N
         assert message_of_test(airflow, "outbound_transfer_default") == (
             "The transfer key is accepted. The event key is accepted."
         )
+        assert "file_downloaded" in reader.run(EVENTS)
     assert reader.emails() == ["ann@example.com"]
 
 

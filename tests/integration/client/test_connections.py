@@ -124,7 +124,7 @@ BY_ID: dict[str, Callable[[OutboundTransferHook, Any], object]] = {
 
 @pytest.mark.parametrize("method", BY_ID)
 @pytest.mark.parametrize("wrong", ["", ".", "..", "...", None, 7, b"t", "\ud800"], ids=repr)
-def test_what_cannot_be_an_id_reaches_nothing(wire: Callable[..., Wire], method: str, wrong: Any) -> None:
+def test_an_invalid_id_sends_no_request(wire: Callable[..., Wire], method: str, wrong: Any) -> None:
     service = wire(transfer())
     with pytest.raises(InvalidDelivery, match="not an id"):
         BY_ID[method](service.hook, wrong)

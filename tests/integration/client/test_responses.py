@@ -21,11 +21,11 @@ FINAL = {
     (400, "invalid_request"): (errors.InvalidRequest, "Correct the field"),
     (401, "invalid_api_key"): (errors.InvalidApiKey, "Check the API key"),
     (403, "api_not_enabled"): (errors.ApiNotEnabled, "administrator must enable"),
-    (403, "api_not_permitted"): (errors.ApiNotPermitted, "administrator must grant"),
+    (403, "api_not_permitted"): (errors.ApiNotPermitted, "administrator must allow"),
     (403, "sending_not_permitted"): (errors.SendingNotPermitted, "administrator"),
     (403, "auth_option_not_enabled"): (errors.AuthOptionNotEnabled, "Choose a security option"),
     (403, "no_credit"): (errors.NoCredit, "Buy credit"),
-    (404, "not_found"): (errors.NotFound, "use the key of the sending user"),
+    (404, "not_found"): (errors.NotFound, "use the sending user's key"),
     (409, "recipient_limit_exceeded"): (errors.RecipientLimitExceeded, "split the delivery"),
     (411, "length_required"): (errors.LengthRequired, "proxy"),
     (413, "file_too_large"): (errors.FileTooLarge, "split it or have the limit raised"),
@@ -75,7 +75,7 @@ def test_only_204_proves_a_removal(wire) -> None:
     wire(b"", refusal(404, "not_found")).hook.remove_file("t", "f")  # the first answer was lost
 
 
-def test_what_is_neither_a_draft_nor_said_to_be_sent_is_not_taken_for_sent(wire) -> None:
+def test_a_scheduled_transfer_is_not_taken_for_sent(wire) -> None:
     """A person may have scheduled it in the web application."""
     for call in (lambda hook: hook.get_transfer("t"), lambda hook: hook.send_transfer("t")):
         with pytest.raises(errors.MalformedResponse, match="'scheduled', (but has no sent_at|not sent)") as refused:
@@ -108,7 +108,7 @@ WRONG_FIELDS = [
 
 @pytest.mark.parametrize("fields", WRONG_FIELDS, ids=str)
 def test_a_transfer_of_another_shape_or_id_is_not_believed(wire: Callable[..., Wire], fields: dict[str, Any]) -> None:
-    with pytest.raises(errors.MalformedResponse, match="another transfer" if "other" in fields.values() else "."):
+    with pytest.raises(errors.MalformedResponse, match="a transfer other than" if "other" in fields.values() else "."):
         wire(transfer(**fields)).hook.get_transfer("t")
 
 

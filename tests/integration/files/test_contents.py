@@ -116,7 +116,7 @@ def test_no_file_may_have_the_name_of_the_checksums(refused: Callable[..., str])
 
 
 @pytest.mark.parametrize("name", ["None", "a.zip.exe", True, 3, ["a.zip"], b"a.zip", "../a.zip", "a\n.zip", "/a.zip"])
-def test_what_cannot_be_the_name_of_an_archive_is_refused(refused: Callable[..., str], name: Any) -> None:
+def test_an_invalid_archive_name_is_refused(refused: Callable[..., str], name: Any) -> None:
     assert refused(content("x"), archive=name, _airflow_from_mapped=True)
 
 

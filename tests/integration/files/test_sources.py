@@ -74,7 +74,7 @@ def test_a_name_is_sent_as_it_is_meant(deliver: Deliver, folder: Path, files: An
     assert sorted(deliver(files(folder))) == names
 
 
-def test_an_encoded_name_that_is_missing_is_no_pattern(refused: Callable[..., str], folder: Path) -> None:
+def test_a_missing_file_with_an_encoded_name_is_not_a_pattern(refused: Callable[..., str], folder: Path) -> None:
     (folder / "[ab].csv").unlink()
     assert "does not exist" in refused((folder / "[ab].csv").as_uri())
     assert "no file matches" in refused(f"file://{folder}/b%2a.*")
@@ -99,14 +99,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_what_names_no_file_is_refused(refused: Callable[..., str], wrong: Any) -> None:
+def test_a_files_argument_that_names_no_file_is_refused(refused: Callable[..., str], wrong: Any) -> None:
     assert refused(wrong, _airflow_from_mapped=True)
 
 
 MISSING = {
     "gone.csv": "does not exist",
     "dangling.csv": "does not exist",
-    "sub": "is a folder. For the files in it, name a pattern",
+    "sub": "is a folder. For the files in it, use a pattern",
     "fifo.csv": "is not a file",
     "a.csv/b": "Not a directory",
     "sub/" + "x/" * 2_100 + "f": "File name too long",
@@ -114,7 +114,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("path", MISSING, ids=lambda path: path[:20])
-def test_what_cannot_be_read_is_named_before_anything_is_created(refused, folder, path) -> None:
+def test_an_unreadable_source_is_named_before_anything_is_created(refused, folder, path) -> None:
     os.mkfifo(folder / "fifo.csv")
     (folder / "dangling.csv").symlink_to(folder / "gone")
     assert MISSING[path] in refused([folder / "a.csv", folder / path])
@@ -140,7 +140,7 @@ def test_a_path_that_is_not_utf_8_is_told_in_a_text_that_any_log_takes(refused, 
         ([{"path": "?.csv", "name": "x"}], ["2 files, which cannot all be named 'x'"]),
     ],
 )
-def test_two_files_of_one_name_are_refused_with_both_places(refused, folder, files, said) -> None:
+def test_two_files_with_the_same_name_are_refused_with_both_paths(refused, folder, files, said) -> None:
     (folder / "sub/a.csv").write_text("another")
     told = refused(files)
     assert all(words.lstrip("/") in told for words in said)
@@ -165,7 +165,7 @@ def test_a_store_that_nothing_reads_says_what_to_install(refused, monkeypatch, s
     advice = f"pip install 'airflow-provider-outbound-transfer[{extra}]'" if extra else "install the Airflow provider"
     for key in ("a.csv", "*.csv"):
         told = refused(f"{scheme}://nobody@no-bucket-of-this-test/{key}")
-        assert f"no provider that is installed reads {scheme}://" in told
+        assert f"no installed provider reads {scheme}://" in told
         assert advice in told
 
 

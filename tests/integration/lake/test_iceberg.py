@@ -67,7 +67,7 @@ def test_a_page_is_its_rows_its_cursor_and_one_snapshot(lake, feed) -> None:
     assert [each.name for each in lake.table().spec().fields] == ["loaded_at_day"]
 
 
-def test_a_poll_that_changes_nothing_is_no_commit(lake, feed) -> None:
+def test_a_poll_that_changes_nothing_makes_no_commit(lake, feed) -> None:
     feed.load_page(page(0, *events(0, 2), has_more=True))
     assert lake.maintenance().status().caught_up is False
     assert lake.destination().load_page(page(2)).new_events == 0
@@ -77,7 +77,7 @@ def test_a_poll_that_changes_nothing_is_no_commit(lake, feed) -> None:
     assert lake.table().metadata_location == before
 
 
-def test_an_event_twice_in_a_page_is_there_once_and_on_two_pages_or_with_other_content_twice(lake, feed) -> None:
+def test_a_repeated_event_is_stored_once_for_each_page_and_each_content(lake, feed) -> None:
     assert feed.load_page(page(0, event(1), event(1), event(2))).new_events == 2
     assert feed.load_page(page(3, event(2), event(3), event(3, type="other"), event(3))).new_events == 3
     assert lake.ids() == ["e1", "e2", "e2", "e3", "e3"]
@@ -157,7 +157,7 @@ ERRORS = [ConnectionError("reset"), CommitStateUnknownException("504"), CommitFa
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_commit_in_doubt_is_found_out_and_the_page_is_there_once(lake, feed, error: Exception) -> None:
+def test_a_commit_in_doubt_is_resolved_and_its_page_is_stored_once(lake, feed, error: Exception) -> None:
     interrupted = InterruptedCatalog(lake.catalog, after=once(fail(error)))
     assert lake.destination(catalog=interrupted).load_page(page(0, *events(0, 3))).new_events == 3
     assert (lake.ids(), feed.read_cursor()) == (["e0", "e1", "e2"], 3)
@@ -166,7 +166,7 @@ def test_a_commit_in_doubt_is_found_out_and_the_page_is_there_once(lake, feed, e
 @pytest.mark.parametrize(
     ("applied", "found", "vanishes"), [("before", 0, False), ("before", 0, True), ("after", 3, True)]
 )
-def test_a_commit_that_fails_is_raised_and_the_next_run_goes_on(lake, feed, applied, found, vanishes) -> None:
+def test_a_failed_commit_is_raised_and_the_next_run_loses_no_events(lake, feed, applied, found, vanishes) -> None:
     def interrupt() -> None:
         if vanishes:  # the catalog cannot be asked what became of the commit
             catalog.load_table = fail(OSError("no route"))  # type: ignore[method-assign]
@@ -238,7 +238,7 @@ def test_a_feed_that_was_never_read_is_an_error_and_makes_no_table(lake) -> None
             command()
     assert lake.catalog.list_tables("lake") == []
     lake.destination("other").get_or_create_cursor()
-    with pytest.raises(UnknownFeed, match="there is: other"):
+    with pytest.raises(UnknownFeed, match="it has: other"):
         maintenance.rebuild_cursor()
 
 
@@ -290,7 +290,7 @@ def test_a_table_of_another_time_is_not_loaded_before_its_cursor_is_rebuilt(
     assert feed.get_or_create_cursor() == cursor
 
 
-def test_deleted_rows_and_a_tagged_commit_whose_successors_expired_are_no_rollback(three_pages, feed) -> None:
+def test_deleted_rows_or_expired_successors_of_a_tag_are_not_taken_for_a_rollback(three_pages, feed) -> None:
     tagged = three_pages.table().current_snapshot().snapshot_id
     three_pages.table().manage_snapshots().create_tag(tagged, "kept").commit()
     load_others(three_pages, 4)

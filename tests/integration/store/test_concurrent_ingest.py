@@ -43,7 +43,7 @@ def test_of_readers_that_race_for_a_page_one_lands_it(hook: Hook) -> None:
     assert len(hook.fetch(IDS)) == 500
 
 
-def test_a_strict_default_isolation_is_no_error(hook_of: Callable[[str], Hook]) -> None:
+def test_a_strict_default_isolation_level_breaks_no_concurrent_load(hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of("psycopg")
     hook.run(
         "ALTER ROLE postgres IN DATABASE "

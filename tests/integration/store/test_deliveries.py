@@ -187,11 +187,11 @@ def test_old_rows_of_tasks_go_and_those_of_keys_and_drafts_stay(deliveries: Deli
 
 def test_a_table_of_this_name_with_other_columns_is_refused_in_words(hook: Hook) -> None:
     hook.run("CREATE TABLE t_deliveries (delivery varchar(64), version integer)")
-    with pytest.raises(UnusableDatabase, match=r"The table t_deliveries that is there is not as this package makes it"):
+    with pytest.raises(UnusableDatabase, match=r"The existing table t_deliveries is not as this package creates it"):
         Deliveries(hook, prefix="t_").read("k")
 
 
-def test_what_is_shown_of_a_transfer_never_goes_back_and_pickups_stay(deliveries: Deliveries) -> None:
+def test_the_shown_status_of_a_transfer_never_goes_back_and_pickups_stay(deliveries: Deliveries) -> None:
     def shown(status: str, picked_up_at: str | None = None, email: str = "ann@example.com") -> Shown:
         people = [{"email": email, "name": "Ann", "picked_up_at": picked_up_at}]
         return Shown(status, "Report", 1, int(bool(picked_up_at)), NOW, None, people)

@@ -127,7 +127,7 @@ def test_a_schema_that_is_missing_is_named(store_hook_of: Callable[[str], Hook],
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_a_role_without_create_is_told_and_can_use_tables_that_are_there(postgres: Any, driver: str) -> None:
+def test_a_role_without_create_is_told_so_and_can_use_existing_tables(postgres: Any, driver: str) -> None:
     with closing(postgres.connect(autocommit=True)) as owner:
         owner.execute("DROP ROLE IF EXISTS limited")
         owner.execute("CREATE ROLE limited")
@@ -145,7 +145,7 @@ def test_a_role_without_create_is_told_and_can_use_tables_that_are_there(postgre
         owner.execute("DROP ROLE limited")
 
 
-def test_a_user_of_mariadb_without_create_is_told_and_can_use_tables_that_are_there(mariadb: Any) -> None:
+def test_a_mariadb_user_without_create_is_told_so_and_can_use_existing_tables(mariadb: Any) -> None:
     import MySQLdb
 
     login = {"unix_socket": mariadb.socket, "user": "limited", "password": "p", "database": mariadb.name}
@@ -197,7 +197,7 @@ def test_a_table_of_another_program_is_refused_in_words(store_hook_of: Callable[
     hook = store_hook_of(name)
     hook.run("CREATE TABLE things (number INTEGER)")
     with pytest.raises(
-        UnusableDatabase, match=r"The table things that is there is not .*Rename it, or set another pre"
+        UnusableDatabase, match=r"The existing table things is not .*Rename it, or set another table pre"
     ):
         Database(hook, "events or transfers").create_tables([THINGS])
     assert hook.fetch("SELECT * FROM things") == []

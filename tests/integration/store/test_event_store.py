@@ -157,9 +157,9 @@ def test_an_event_with_a_known_id_and_other_content_is_kept_and_said(hook, caplo
         assert "1 rejected line of the page after cursor 0, as of 'e1': an event with this id and oth" in caplog.text
         assert hook.fetch(IDS) == [("e1",), ("e2",), ("e3",)]
         assert [json.loads(bytes(raw))["data"] for (raw,) in hook.fetch(REJECTED)] == [{"of": "b"}]
-        assert [problem for problem in feed.find_problems() if "other content" in problem] == [
-            "1 rejected line with the id of a stored event and other content: the feed has changed the event, or it "
-            "was that of another account"
+        assert [problem for problem in feed.find_problems() if "different content" in problem] == [
+            "1 rejected line with a stored event's id but different content: the feed changed the event, or it "
+            "belonged to another account"
         ]
 
 

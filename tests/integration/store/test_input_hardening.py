@@ -64,7 +64,7 @@ def test_rows_that_the_database_refuses_stop_no_others(hook: Hook) -> None:
     assert (hook.fetch(REJECTED), feed.get_or_create_cursor()) == (rejected, 21), "refused again, and there once"
 
 
-def test_what_the_database_takes_by_now_is_an_event_and_no_rejected_line(hook_of: Callable[[str], Hook]) -> None:
+def test_a_rejected_line_that_the_database_accepts_later_becomes_an_event(hook_of: Callable[[str], Hook]) -> None:
     hook = hook_of("psycopg")
     feed = tables(hook)
     refusing(hook, "bad%")
@@ -109,11 +109,11 @@ def test_a_page_that_is_refused_as_a_whole_is_in_the_log_of_polls(hook: Hook) ->
     feed = tables(hook)
     refusing(hook, "%")
     options = {"address": "acme.example.com", "max_pages": None, "max_rejected": None, "sleep": lambda _: None}
-    with pytest.raises(PageRefused, match="refuses any row of the page after 0"):
+    with pytest.raises(PageRefused, match="refuses every row of the page after 0"):
         FeedIngest(lambda _: PAGES[0], feed, IngestProgress(), **options).run()  # type: ignore[arg-type]
     found = feed.status()
     assert (found.cursor, found.events, found.status) == (0, 0, 200)
-    assert "not loaded: PageRefused: the database refuses any row" in str(found.note)
+    assert "not loaded: PageRefused: the database refuses every row" in str(found.note)
 
 
 def test_the_log_of_polls_has_nobody_whose_row_a_new_column_refuses(hook_of: Callable[[str], Hook]) -> None:

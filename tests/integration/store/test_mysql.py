@@ -78,7 +78,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_what_a_connection_brings_changes_nothing(mariadb: Database, name: str) -> None:
+def test_connection_options_do_not_change_what_is_stored(mariadb: Database, name: str) -> None:
     import MySQLdb.cursors
 
     options = dict(OPTIONS[name])
@@ -121,7 +121,7 @@ def _is_waiting(hook: Hook) -> bool:
     return hook.fetch("SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") == [(1,)]
 
 
-def test_a_lock_wait_timeout_is_no_moved_cursor(hook: Hook) -> None:
+def test_a_lock_wait_timeout_is_not_taken_for_a_moved_cursor(hook: Hook) -> None:
     ready(hook)
     feed = tables(hook, timeout=1)
     other = hook.connect()

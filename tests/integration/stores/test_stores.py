@@ -162,7 +162,7 @@ MISSING_PLACES = {
 }
 
 
-def test_what_is_missing_is_named_before_anything_is_created(remote, request, refused) -> None:
+def test_a_missing_file_is_named_before_anything_is_created(remote, request, refused) -> None:
     there = remote.put("in/a.csv", b"rows")
     places = {uri: said for (kind, uri), said in MISSING_PLACES.items() if kind in request.node.name}
     for missing, said in ({f"{remote.uri}{path}": said for path, said in MISSING.items()} | places).items():
@@ -251,7 +251,7 @@ TROUBLES: dict[tuple[str, str], tuple[Any, str]] = {
 @pytest.mark.parametrize(
     ("kind", "trouble"), [pytest.param(*key, marks=[in_azure] * (key[0] == "container")) for key in TROUBLES]
 )
-def test_a_login_that_fails_shows_no_secret_and_is_no_missing_file(
+def test_a_failed_login_shows_no_secret_and_is_not_reported_as_a_missing_file(
     request, refused, monkeypatch, capfd, caplog, nobody, kind, trouble
 ) -> None:
     remote, (wrong, said) = request.getfixturevalue(kind), TROUBLES[kind, trouble]
@@ -299,7 +299,7 @@ def test_uploads_at_once_read_objects_and_no_connection(bucket, deliver, sandbox
     assert read == {threading.get_ident()}
 
 
-def test_an_object_with_the_name_of_a_folder_is_found_and_a_folders_own_marker_is_no_file(bucket, names_of) -> None:
+def test_an_object_named_like_a_folder_is_found_and_a_folder_marker_is_not_a_file(bucket, names_of) -> None:
     for key in ("in/a", "in/a/b", "in/ab/c"):
         bucket.put(key, key.encode())
     matches = {"in/*": ["a"], "in/a*": ["a"], "in/a*/*": ["b", "c"]}
@@ -337,7 +337,7 @@ def test_links_are_followed_but_not_by_a_pattern_of_any_depth(server, refused, n
     ("path", "closed"),
     [("*/*.csv", "in"), *((path, "in/closed") for path in ("in/**/*.csv", "in/closed/*.csv", "in/closed/b.csv"))],
 )
-def test_what_may_not_be_read_is_not_a_missing_file_and_a_dangling_link_is_one(server, refused, path, closed) -> None:
+def test_an_unreadable_file_is_not_reported_as_missing_but_a_dangling_link_is(server, refused, path, closed) -> None:
     for name in ("in/a.csv", "in/closed/b.csv", "in/c.csv"):
         server.put(name, b"rows")
     (server.root / closed).chmod(0)

@@ -276,7 +276,7 @@ def test_no_fault_of_a_search_leaves_out_a_file(deliver: Deliver, place: Searche
     assert [fault for fault in faults if wrong(deliver, place, folder, fault)] == []
 
 
-def test_what_vanishes_in_the_midst_of_a_search_is_not_half_found(deliver: Deliver, tmp_path: Path) -> None:
+def test_a_file_or_folder_that_vanishes_during_a_search_is_not_half_found(deliver: Deliver, tmp_path: Path) -> None:
     for number, pattern in enumerate(PATTERNS):
         plan = Plan()
         before = search(deliver, LocalPlace(tmp_path / f"{number}"), pattern, plan.ask)

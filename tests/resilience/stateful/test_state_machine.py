@@ -57,7 +57,7 @@ def test_a_planned_fault_is_met_and_a_planned_death_happens(begun: Callable[...,
 
 @pytest.mark.parametrize("given", sorted(INPUTS))
 @pytest.mark.parametrize("change", ["rewritten", "longer", "empty"])
-def test_what_changes_between_tries_is_sent_as_the_last_one_found_it(begun: Any, given: str, change: str) -> None:
+def test_a_file_changed_between_attempts_is_sent_as_the_last_one_found_it(begun: Any, given: str, change: str) -> None:
     machine = begun(given)
     ti, path = machine.tasks["deliver"], machine.harness.files[0]
 

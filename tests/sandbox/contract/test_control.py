@@ -121,7 +121,7 @@ def test_the_clock_goes_forward_and_one_transfer_can_expire_before_the_others(ap
     ],
 )
 @pytest.mark.parametrize(("method", "path"), [("POST", "event-key"), ("DELETE", "faults"), ("GET", "state")])
-def test_whoever_is_not_on_this_machine_is_refused(
+def test_a_request_from_another_machine_or_site_is_refused(
     control: Any, api: Any, method: str, path: str, header: str, refused: Any
 ) -> None:
     """All of these need no body, so that any page may send them without asking first."""

@@ -50,7 +50,7 @@ def test_a_recipients_name_has_a_default_and_the_phone_is_never_returned(api: An
 
 
 @pytest.mark.rule("R54, R55; R23: the limit of the subscription is checked at the send")
-def test_what_is_within_the_limits_is_returned_as_given(api: Any, control: Any) -> None:
+def test_fields_within_the_limits_are_returned_as_given(api: Any, control: Any) -> None:
     control.patch_account(plan="trial")
     for message in (None, "", "x" * 2000, "\U0001f600" * 2000):
         assert api.draft(message=message)["message"] == message

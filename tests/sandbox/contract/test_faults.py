@@ -115,7 +115,7 @@ def test_a_delay_of_a_send(api: Any, control: Any, plan: Any, delays: Any, effec
 
 @pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
 @pytest.mark.parametrize("then", ["go_on", "reset"])
-def test_a_held_call_goes_on_or_is_lost_when_it_is_released(
+def test_a_held_call_completes_or_is_lost_when_it_is_released(
     api: Any, control: Any, plan: Any, effect: str, created: int, then: str
 ) -> None:
     plan({"kind": "hold", "effect": effect} | ({"then": then} if then == "reset" else {}))
@@ -213,7 +213,7 @@ def test_a_field_of_one_row(api: Any, plan: Any, json_text: str) -> None:
 
 
 @pytest.mark.parametrize(("effect", "created"), [("before", 0), ("after", 1)])
-def test_an_answer_that_is_no_http(api: Any, control: Any, plan: Any, wire: Any, effect: str, created: int) -> None:
+def test_a_call_gets_a_non_http_reply(api: Any, control: Any, plan: Any, wire: Any, effect: str, created: int) -> None:
     plan(*[{"kind": "not_http", "text": f"Bearer {api.key} what?\r\n", "effect": effect}] * 2)
     # A connection that is closed with something unread may be reset before the client has read the text.
     with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
@@ -273,7 +273,7 @@ def test_plans_are_met_in_order_by_the_calls_that_they_mean(api: Any, control: A
     ],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_fault_is_refused_with_all_that_came_along(api: Any, control: Any, fault: dict[str, Any]) -> None:
+def test_an_invalid_fault_is_refused_with_all_planned_beside_it(api: Any, control: Any, fault: dict[str, Any]) -> None:
     with pytest.raises(httpx.HTTPStatusError, match="400"):
         control.plan_faults({"kind": "reset"}, fault)
     assert control.faults() == []

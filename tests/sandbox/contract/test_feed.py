@@ -84,7 +84,7 @@ def test_a_page_has_a_thousand_events_and_cursors_belong_to_the_client(api: Any,
     [("cursor", each) for each in (*NUMBERS, "1e3", "+1", "0x1", " 1", "٣", str(2**63))]
     + [("limit", each) for each in (*NUMBERS, "0", "1001")],
 )
-def test_what_is_no_cursor_or_limit_is_named(api: Any, refused: Any, name: str, value: str) -> None:
+def test_an_invalid_cursor_or_limit_is_refused_by_name(api: Any, refused: Any, name: str, value: str) -> None:
     assert name in refused(api.events(**{name: value}), 400, "invalid_request")
 
 

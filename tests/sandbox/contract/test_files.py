@@ -172,7 +172,7 @@ def test_a_draft_sent_during_the_upload_refuses_the_file(
     assert [file["name"] for file in api.get(draft)["files"]] == ["first.txt"]
 
 
-def test_concurrent_uploads_of_one_name_make_one_file(api: Any, draft: str, wire: Callable[[], Any]) -> None:
+def test_concurrent_uploads_with_the_same_name_make_one_file(api: Any, draft: str, wire: Callable[[], Any]) -> None:
     connections = [wire() for _ in range(3)]
     for connection in connections:
         connection.upload(draft, "10")

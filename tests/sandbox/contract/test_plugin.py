@@ -48,7 +48,7 @@ import outbound_transfer_sandbox.__main__
     assert done.returncode == 1
 
 
-def test_the_connection_is_there_for_the_test_only(
+def test_the_connection_exists_only_during_the_test(
     monkeypatch: pytest.MonkeyPatch, transfer_sandbox_session: Sandbox, transfer_sandbox: Sandbox
 ) -> None:
     assert transfer_sandbox.base_url != transfer_sandbox_session.base_url
@@ -71,7 +71,7 @@ def fails(*said: str) -> Iterator[None]:
         assert text in str(failure.value)
 
 
-def test_what_was_sent(api: Any, control: Sandbox) -> None:
+def test_a_failed_assertion_names_the_transfers_that_were_sent(api: Any, control: Sandbox) -> None:
     control.assert_nothing_sent()
     with fails("one transfer should have been sent; sent: nothing"):
         control.assert_sent_once()
@@ -89,7 +89,7 @@ def test_what_was_sent(api: Any, control: Sandbox) -> None:
         control.assert_sent_once()
 
 
-def test_what_was_delivered(api: Any, control: Sandbox, tmp_path: Path) -> None:
+def test_a_wrong_delivery_fails_and_names_the_difference(api: Any, control: Sandbox, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"hello")
     transfer = api.sent(files=2, recipients=[{"email": "ann@example.com"}, {"email": "bob@example.com"}])["id"]

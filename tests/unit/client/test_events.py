@@ -100,7 +100,7 @@ def test_missing_and_null_are_distinguished_where_it_matters() -> None:
     assert (nulls.timestamp, nulls.data, nulls.extra_fields) == (None, "null", None)
 
 
-def test_blank_lines_line_ends_and_a_byte_order_mark_are_no_events() -> None:
+def test_blank_lines_line_endings_and_a_byte_order_mark_are_not_events() -> None:
     read = page(b"\xef\xbb\xbf" + line() + b"\r\n\r\n  \t\n\n" + line(event_id="e2"))
     assert [(event.event_id, event.line_number) for event in read.events] == [("e1", 1), ("e2", 5)]
     assert not read.rejected

@@ -33,7 +33,7 @@ def problems(**given: Any) -> list[str]:
         body(**given)
     except InvalidDelivery as refused:
         first, *lines = str(refused).split("\n- ")
-        assert first == "The delivery cannot be made, nothing was created:"
+        assert first == "The delivery is invalid, so nothing was created:"
         return lines
     return []
 
@@ -74,7 +74,7 @@ def test_recipients_come_in_many_forms(given: Any, asked: list[dict[str, str]]) 
         *((other, "recipient 1: must be an address or a mapping, not ") for other in (None, 7)),
         ([], "recipients must be 1 to 250, not 0"),
         ([ANN] * 251, "recipients must be 1 to 250, not 251: split a larger delivery"),
-        ("[{['email']: 'ann@example.com'}]", "neither JSON nor a list or mapping in Python"),
+        ("[{['email']: 'ann@example.com'}]", "neither JSON nor a Python list or mapping"),
     ],
 )
 def test_recipients_that_cannot_be_are_named(given: Any, said: str) -> None:
@@ -86,7 +86,7 @@ def test_recipients_that_cannot_be_are_named(given: Any, said: str) -> None:
     ["ann@", "@example.com", "a b@example.com", "ann@example", "ann@-x.com", "ann@@example.com",
      "ann@exa\0mple.com", "\ud800@example.com", f"Ann <{ANN}>", f"{ANN},{BOB}"],
 )  # fmt: skip
-def test_what_is_not_an_address_is_named_unless_it_may_be_a_phone(address: str) -> None:
+def test_an_invalid_address_is_named_unless_it_may_be_a_phone_number(address: str) -> None:
     (problem,) = problems(recipients=[ANN, address])
     assert problem.startswith(f"recipient {address!r} is not an address: ")
     for other in ("", "ann", PHONE):
@@ -106,18 +106,18 @@ TEXTS = ["subject", "message", "security", "security_question", "security_answer
 
 def test_a_subject_is_not_empty_and_a_message_has_two_thousand_characters_at_most() -> None:
     for subject in ("", " ", "\n\t", "\u3000", None):
-        assert problems(subject=subject) == ["subject must not be empty; a template without a value is"]
+        assert problems(subject=subject) == ["subject must not be empty; check whether its template has a value"]
     for character in ("m", "é", "😀", "\U0010ffff"):
         assert problems(message=character * 2_000, subject=character * 100_000) == []
         assert problems(message=character * 2_001) == ["message has 2,001 characters; 2,000 are allowed"]
 
 
 @pytest.mark.parametrize("field", TEXTS)
-def test_what_is_not_text_is_named_and_not_quoted(field: str) -> None:
+def test_a_field_that_is_not_text_is_named_but_not_quoted(field: str) -> None:
     (said,) = problems(**{field: 7})
-    assert said.startswith(f"{field} must be text, not int: quote it")
+    assert said.startswith(f"{field} must be a string, not int: quote it")
     (said,) = problems(**{field: [ANSWER]})
-    assert said.startswith(f"{field} must be text, not list: quote it")
+    assert said.startswith(f"{field} must be a string, not list: quote it")
     assert problems(**{field: f"{ANSWER}\ud800"}) == [f"{field} is not valid Unicode"]
 
 
@@ -136,7 +136,7 @@ def test_each_security_option_needs_its_own_fields(option: str | None, given: tu
         if is_given and option in {"none", "email", "email_code", "sms", "login"}:
             expected.append(f"{field} is not used with security {option!r}")
     if option == "sms" and not phone:
-        expected.append(f"security 'sms' needs the phone of {ANN}, in digits and punctuation")
+        expected.append(f"security 'sms' needs a phone number for {ANN}: digits and punctuation")
     assert expected == problems(
         security=option,
         security_question="Which?" if question else None,
@@ -156,7 +156,7 @@ def test_the_security_option_is_one_of_the_services_and_an_empty_one_is_not_the_
 def test_a_phone_is_digits_among_punctuation() -> None:
     for good in ("5550199", PHONE, "[555]{01}.99/1\u20132", "555_0199"):
         assert problems(security="sms", recipients={"email": ANN, "phone": good}) == []
-    said = [f"security 'sms' needs the phone of {ANN}, in digits and punctuation"]
+    said = [f"security 'sms' needs a phone number for {ANN}: digits and punctuation"]
     for bad in ("555 CALL", "+", " ", "\u0665\u0665\u0665", "5²"):
         assert problems(security="sms", recipients={"email": ANN, "phone": bad}) == said
 
@@ -166,12 +166,12 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     found = problems(subject=" ", recipients=recipients, message="m" * 2_001, security="sms", security_answer=ANSWER)
     assert [problem.split(":")[0] for problem in found] == [
         "recipient 2",
-        "subject must not be empty; a template without a value is",
+        "subject must not be empty; check whether its template has a value",
         "message has 2,001 characters; 2,000 are allowed",
         "recipient 'ann@' is not an address",
         "security_answer is not used with security 'sms'",
-        "security 'sms' needs the phone of ann@, in digits and punctuation",
-        f"security 'sms' needs the phone of {ANN}, in digits and punctuation",
+        "security 'sms' needs a phone number for ann@",
+        f"security 'sms' needs a phone number for {ANN}",
     ]
 
 
@@ -237,7 +237,7 @@ def test_an_id_is_not_repaired_into_another() -> None:
 
 
 @pytest.mark.parametrize("text", ["draft\nforged line", "\x1b[31mpending", "x\u2028y", "\u202edraft"])
-def test_what_a_log_line_shows_is_printable(text: str) -> None:
+def test_a_log_line_about_a_transfer_is_printable(text: str) -> None:
     of_ann = {"email": f"{ANN}{text}", "picked_up_at": None}
     fields = {"status": text, "expires_at": text, "sent_at": text, "subject": text, "recipients": [of_ann]}
     read = decode_transfer(json.dumps({"id": "t", **fields}).encode())

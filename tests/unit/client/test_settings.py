@@ -94,7 +94,7 @@ def test_an_extra_field_may_be_absent_empty_or_written_as_text(field: str, given
             ("verify", given, "the extra field verify must be true or false")
             for given in (" no ", "off", "yes", "banana", "/etc/ca.pem", 2, -1, 0.5, [1], {"a": 1})
         ),
-        *((field, [SECRET], f"the extra field {field} must be a text") for field in ("event_api_key", "web_url")),
+        *((field, [SECRET], f"the extra field {field} must be a string") for field in ("event_api_key", "web_url")),
     ],
 )
 def test_an_extra_field_that_cannot_be_used_is_named_and_not_quoted(field: str, given: Any, said: str) -> None:
@@ -109,7 +109,7 @@ def test_a_link_leads_to_the_web_application_and_else_to_the_service() -> None:
     assert link_to(of_acme, "a&b") == "https://acme.example.com/#/t/a%26b"
 
 
-def test_an_extra_that_is_no_json_is_not_taken_for_an_empty_one() -> None:
+def test_an_extra_that_is_not_json_is_not_taken_for_an_empty_one() -> None:
     """Airflow logs it, and takes it for empty: the certificate would be checked, or the event key be missing."""
     twice = json.dumps(json.dumps({"verify": False}))
     for extra in (f"{{event_api_key: {SECRET}}}", "verify=false", "{'verify': false}", "[]", twice):
@@ -133,9 +133,9 @@ def test_settings_show_no_key() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("HTTPS_PROXY", "ftp://proxy", r"a proxy variable of the environment \(HTTPS_PROXY, "),
-        ("HTTPS_PROXY", "http://proxy:x", "is not the address of a proxy"),
-        ("ALL_PROXY", "socks://proxy:1080", "is not the address of a proxy"),
+        ("HTTPS_PROXY", "ftp://proxy", r"a proxy environment variable \(HTTPS_PROXY, "),
+        ("HTTPS_PROXY", "http://proxy:x", "is not a proxy's address"),
+        ("ALL_PROXY", "socks://proxy:1080", "is not a proxy's address"),
         ("SSL_CERT_FILE", "/not/there.pem", "SSL_CERT_FILE names certificates that cannot be read: No such file"),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_variable_that_cannot_be_used_is_named(monkeypatch, variable: str, val
         open_client(settings_of())
 
 
-def test_a_variable_for_other_addresses_is_no_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_variable_for_other_addresses_causes_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example.com:3128")
     for variable, value in {"NO_PROXY": "localhost,[::1],fe80::/10", "ALL_PROXY": "socks://127.0.0.1:1080"}.items():
         monkeypatch.setenv(variable, value)

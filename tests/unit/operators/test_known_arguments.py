@@ -47,57 +47,57 @@ XLS = {"sql": "SELECT 1", "file_name": "a.xls"}
 WRONG = [
     (DeliverFilesOperator, {"on_expired": "succeed"}, "on_expired needs wait=True"),
     (DeliverFilesOperator, {"timeout": timedelta(days=1)}, "timeout needs wait=True"),
-    (DeliverFilesOperator, {"wait": True, "poke_interval": "5m"}, "poke_interval must be a timedelta or a number"),
-    (DeliverFilesOperator, {"wait": True, "timeout": -1}, "timeout must be a timedelta or a number"),
-    (DeliverFilesOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
-    (SendTransferOperator, {"slot_timeout": "1h"}, "slot_timeout must be a timedelta or a number"),
+    (DeliverFilesOperator, {"wait": True, "poke_interval": "5m"}, "poke_interval must be a non-negative timedelta"),
+    (DeliverFilesOperator, {"wait": True, "timeout": -1}, "timeout must be a non-negative timedelta or number"),
+    (DeliverFilesOperator, {"slot_timeout": "1h"}, "slot_timeout must be a non-negative timedelta or number"),
+    (SendTransferOperator, {"slot_timeout": "1h"}, "slot_timeout must be a non-negative timedelta or number"),
     (DeliverFilesOperator, {"security": "e-mail"}, "security must be one of none, email, .* not 'e-mail'"),
     (RedeliverFilesOperator, {"security": "e-mail"}, "security must be one of none"),
-    (DeliverFilesOperator, {"delivery_key": ""}, "delivery_key must be a text of printable characters"),
-    (AttachFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
-    (SendTransferOperator, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
+    (DeliverFilesOperator, {"delivery_key": ""}, "delivery_key must be a string of printable characters"),
+    (AttachFilesOperator, {"transfer_id": ""}, "transfer_id must be a transfer's id"),
+    (SendTransferOperator, {"transfer_id": None}, "transfer_id must be a transfer's id"),
     (DeliverFilesOperator, {"files": []}, "files is empty"),
     (AttachFilesOperator, {"files": ()}, "files is empty"),
-    (AttachFilesOperator, {"max_parallel_uploads": 0}, "max_parallel_uploads must be a whole number from 1 on"),
-    (SqlToOutboundTransferOperator, {"file_name": "a.xls"}, "the suffix of 'a.xls' names no format"),
-    (SqlToOutboundTransferOperator, {"file_format": "xls"}, "file_format is one of csv, jsonl"),
+    (AttachFilesOperator, {"max_parallel_uploads": 0}, "max_parallel_uploads must be a whole number of at least 1"),
+    (SqlToOutboundTransferOperator, {"file_name": "a.xls"}, "the suffix of 'a.xls' is not one of"),
+    (SqlToOutboundTransferOperator, {"file_format": "xls"}, "file_format must be one of csv, jsonl"),
     (SqlToOutboundTransferOperator, {"sql": None}, "give either sql and file_name, or queries"),
     (SqlToOutboundTransferOperator, {"sql": None, "file_name": None, "queries": [XLS]}, "the suffix of 'a.xls'"),
-    (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty is one of fail, skip, send"),
-    (SqlToOutboundTransferOperator, {"csv_formulas": "drop"}, "csv_formulas is one of escape, keep"),
+    (SqlToOutboundTransferOperator, {"on_empty": "ignore"}, "on_empty must be one of fail, skip, send"),
+    (SqlToOutboundTransferOperator, {"csv_formulas": "drop"}, "csv_formulas must be one of escape, keep"),
     (SqlToOutboundTransferOperator, {"timezone": "Mars"}, "timezone 'Mars' is not a time zone"),
-    (SqlToOutboundTransferOperator, {"max_rows": 0}, "max_rows must be a whole number from 1 on"),
+    (SqlToOutboundTransferOperator, {"max_rows": 0}, "max_rows must be a whole number of at least 1"),
     (CreateTransferOperator, {"subject": ""}, "subject must not be empty"),
     (CreateTransferOperator, {"recipients": [{"mail": "a@example.com"}]}, "has the field 'mail'"),
     (DeliverFilesOperator, {"message": "x" * 2_001}, "message has 2,001 characters"),
     (DeliverFilesOperator, {"security": "question"}, "needs security_question\n- security 'question' needs security_a"),
     (DeliverFilesOperator, {"security": "question", "security_answer": "{{ a }}"}, "needs security_question$"),
-    (DeliverFilesOperator, {"security": "sms"}, "security 'sms' needs the phone of a@example.com"),
-    (AttachFilesOperator, {"archive": "a.tar"}, "archive is the name of a ZIP file"),
+    (DeliverFilesOperator, {"security": "sms"}, "security 'sms' needs a phone number for a@example.com"),
+    (AttachFilesOperator, {"archive": "a.tar"}, "archive must be the name of a ZIP file"),
     (AttachFilesOperator, {"checksums": 1}, "checksums must be the name of a file, such as SHA256SUMS, not 1"),
     (DeliverFilesOperator, {"files": ["f", {"path": "a", "nam": "b"}]}, "needs \"path\".*; not 'nam'"),
-    (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be the id of a transfer"),
-    (TransferSensor, {"transfer_id": None}, "transfer_id must be the id of a transfer"),
-    (ApproveTransferOperator, {"transfer_id": 7}, "transfer_id must be the id of a transfer"),
+    (RedeliverFilesOperator, {"transfer_id": ""}, "transfer_id must be a transfer's id"),
+    (TransferSensor, {"transfer_id": None}, "transfer_id must be a transfer's id"),
+    (ApproveTransferOperator, {"transfer_id": 7}, "transfer_id must be a transfer's id"),
     (ApproveTransferOperator, {"response_timeout": "2d"}, "response_timeout must be a timedelta over 0"),
-    (DeliverFilesOperator, {"subject": 12.5}, "subject must be text, not float: quote it"),
-    (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number from 1 on, or None"),
-    (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number from 0 on, or None"),
+    (DeliverFilesOperator, {"subject": 12.5}, "subject must be a string, not float: quote it"),
+    (EventFeedToSqlOperator, {"max_pages": 0}, "max_pages must be a whole number of at least 1, or None"),
+    (EventFeedToSqlOperator, {"max_rejected": -1}, "max_rejected must be a whole number of at least 0, or None"),
     (EventFeedToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
     (EventFeedToSqlOperator, {"table_prefix": "a\0"}, "contains a NUL character"),
     (EventFeedToSqlOperator, {"table_prefix": "x" * 1_000}, "is too long: at most 986 bytes"),
-    (EventFeedToSqlOperator, {"table_prefix": None}, "table_prefix must be text, not None"),
+    (EventFeedToSqlOperator, {"table_prefix": None}, "table_prefix must be a string, not None"),
     (EventFeedToSqlOperator, {"schema": "x" * 1_001}, "is too long: at most 1000 bytes"),
     (EventFeedToSqlOperator, {"schema": "\ud800"}, "unpaired surrogate"),
     (TransfersToSqlOperator, {"account": "x" * 251}, "an account's name has 1 to 250 characters, not 251"),
-    (TransfersToSqlOperator, {"table_prefix": 7}, "table_prefix must be text, not 7"),
+    (TransfersToSqlOperator, {"table_prefix": 7}, "table_prefix must be a string, not 7"),
     (TransfersToSqlOperator, {"schema": "a\0"}, "contains a NUL character"),
     (EventFeedToIcebergOperator, {"table": "events"}, "'events' is not the name of an Iceberg table: write namespace"),
 ]
 
 
 @pytest.mark.parametrize(("operator", "wrong", "message"), WRONG)
-def test_what_can_only_be_wrong_fails_at_parsing(operator, wrong, message) -> None:
+def test_an_argument_that_can_only_be_wrong_fails_when_the_dag_is_parsed(operator, wrong, message) -> None:
     with pytest.raises(ERRORS, match=message):
         operator(task_id="task", **{**GIVEN[operator], **wrong})
 
@@ -151,7 +151,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("operator", "right"), RIGHT)
-def test_what_may_be_right_is_left_to_the_task(operator, right) -> None:
+def test_an_argument_that_may_be_right_is_left_to_the_task(operator, right) -> None:
     operator(task_id="task", **{**GIVEN[operator], **right})
 
 
@@ -164,7 +164,7 @@ def test_the_result_of_a_task_is_left_to_the_task() -> None:
 
 def test_another_value_is_refused_by_name() -> None:
     for value in (0, -1, "0", "", "None", None, "four", "4.5", float("nan"), float("inf"), [4]):
-        with pytest.raises(InvalidDelivery, match="max_parallel_uploads must be a whole number from 1 on, not "):
+        with pytest.raises(InvalidDelivery, match="max_parallel_uploads must be a whole number of at least 1, not "):
             to_whole_number("max_parallel_uploads", value)
 
 
@@ -178,7 +178,7 @@ def test_another_value_is_refused_by_name() -> None:
         (AttachFilesOperator, {"transfer_id": "t", "files": ...}),
     ],
 )  # fmt: skip
-def test_an_iterator_serves_every_try(operator: type, arguments: dict[str, Any]) -> None:
+def test_an_iterator_serves_every_attempt(operator: type, arguments: dict[str, Any]) -> None:
     given = {name: iter([ANN, "{{ b }}"]) if value is ... else value for name, value in arguments.items()}
     task = operator(task_id="task", **given)
     assert all(getattr(task, name) == [ANN, "{{ b }}"] for name, value in arguments.items() if value is ...)
@@ -196,7 +196,7 @@ DELIVERY: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("operator", "more"), [(RedeliverFilesOperator, {"transfer_id": "t"}), (SqlToOutboundTransferOperator, QUERY)]
 )
-def test_what_a_delivery_takes_is_passed_on(operator: type, more: dict[str, Any]) -> None:
+def test_every_argument_of_a_delivery_is_passed_on(operator: type, more: dict[str, Any]) -> None:
     task = operator(task_id="task", retries=7, **DELIVERY, **more)
     expected = {**DELIVERY, **more, "retries": 7}
     assert {name: getattr(task, name) for name in expected} == expected

@@ -43,7 +43,7 @@ def rendered(kind: type, context: dict[str, Any] | None = None, **arguments: Any
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])
-def test_text_that_is_no_template_stays_as_it_is(is_mapped: bool) -> None:
+def test_text_that_is_not_a_template_stays_as_it_is(is_mapped: bool) -> None:
     files = {"name": "a.csv", "content": LINES}
     deliver = rendered(DeliverFilesOperator, files=files, _airflow_from_mapped=is_mapped)
     assert deliver.files["content"].value == LINES
@@ -61,7 +61,7 @@ def test_a_recipient_without_a_name_is_not_called_none() -> None:
     assert [each.name for each in new_transfer(create, Mock()).recipients] == [None, "None"]
 
 
-def test_a_query_for_recipients_is_rendered_anew_in_each_attempt() -> None:
+def test_a_query_for_recipients_is_rendered_again_in_each_attempt() -> None:
     operator = CreateTransferOperator(
         task_id="task", subject="S", recipients=RecipientsFromSql(sql="SELECT '{{ ds }}'", conn_id="c")
     )
@@ -97,7 +97,7 @@ def test_a_text_that_a_native_template_makes_a_number_is_refused(argument: str) 
     with DAG("dag", schedule=None, render_template_as_native_obj=True) as dag:
         deliver = SqlToOutboundTransferOperator(task_id="task", sql_conn_id="c", **given)
     deliver.render_template_fields({"x": 0.5}, dag.get_template_env())  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(InvalidDelivery, match=f"^{argument} must be text, not float: quote it within the template"):
+    with pytest.raises(InvalidDelivery, match=f"^{argument} must be a string, not float: quote it within the template"):
         check_all(deliver, deliver.checks)
 
 

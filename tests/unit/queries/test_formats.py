@@ -262,7 +262,7 @@ def test_a_text_that_a_cell_would_cut_is_refused(character: str) -> None:
         written("xlsx", ["a"], [(fits + character,)])
 
 
-def test_rows_that_do_not_fit_into_a_sheet_go_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_do_not_fit_into_a_sheet_continue_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbound_transfer.queries.formats.xlsx.MAX_SHEET_ROWS", 4)
     content = written("xlsx", ["a"], [(number,) for number in range(8)])
     sheets = [[row[0] for row in sheet_rows(content, number)] for number in range(3)]
@@ -280,7 +280,7 @@ def test_rows_that_do_not_fit_into_a_sheet_go_on_in_the_next(monkeypatch: pytest
         ("parquet", [2**60 + 1, None, None, 1.5], "column 'a' has integers and floats"),
     ],
 )
-def test_what_a_format_cannot_hold_is_refused_without_quoting_it(format_name: str, values: Any, said: str) -> None:
+def test_a_value_that_a_format_cannot_hold_is_refused_but_not_quoted(format_name: str, values: Any, said: str) -> None:
     with pytest.raises(ResultNotWritable, match=said) as caught:
         written(format_name, ["a"], [(value,) for value in values])
     assert "secret" not in str(caught.value)
@@ -310,7 +310,7 @@ def test_a_column_has_the_type_of_all_of_its_values(values: list[Any], type_: pa
 
 def test_the_second_driver_of_mysql_is_refused_and_the_remedy_named() -> None:
     connection = type("Connection", (), {"__module__": "mysql.connector.connection"})()
-    with pytest.raises(QueryFailed, match="knows mysqlclient: take the field client out"):
+    with pytest.raises(QueryFailed, match="uses mysqlclient: remove the field client"):
         open_cursor(connection)
 
 

@@ -79,7 +79,7 @@ def test_a_search_is_linear(text: str) -> None:
     SEARCH.hide_others(text)
 
 
-def test_what_was_erased_is_known_and_nothing_else_is() -> None:
+def test_only_erased_content_is_recognized_as_erased() -> None:
     erased = erased_content("0f" * 32)
     assert read_erased_digest(erased) == "0f" * 32
     for other in ("(erased)", "(erased) ann@example.com", f"{erased} ann@example.com", f"{erased}\n", None):

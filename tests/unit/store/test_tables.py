@@ -42,7 +42,7 @@ def _key_bytes(column: Column[Any], lengths: dict[str, int]) -> int:
 def test_a_time_without_a_zone_or_in_no_year_is_not_stored_as_another(dialect: sa.Dialect) -> None:
     with pytest.raises(ValueError, match="has no zone"):
         Time().process_bind_param(datetime(2026, 1, 1), dialect)
-    with pytest.raises(ValueError, match="is in no year in UTC"):
+    with pytest.raises(ValueError, match="has no valid year in UTC"):
         Time().process_bind_param(datetime.min.replace(tzinfo=timezone(timedelta(hours=2))), dialect)
 
 

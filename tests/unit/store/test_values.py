@@ -83,6 +83,6 @@ def test_types_cannot_swell_the_counts() -> None:
 @pytest.mark.parametrize(
     "brought", [None, [], {"pages": -1}, {"pages": "1"}, {"cursor": 5}, {"types": {"a": -1}}, {"waited": -1}]
 )
-def test_what_a_deferral_brings_back_is_checked(brought: object) -> None:
+def test_progress_restored_after_a_deferral_is_checked(brought: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(brought, IngestProgress)

@@ -92,7 +92,7 @@ def test_a_cursor_is_believed_when_two_responses_claim_about_as_much(
     assert (read, progress.cursor_to) == (accepted, claims[accepted - 1])
 
 
-def test_a_feed_whose_ids_are_no_positions_is_read_twice_only_for_larger_steps(store: EventStore) -> None:
+def test_a_feed_whose_ids_are_not_positions_is_read_twice_only_for_larger_steps(store: EventStore) -> None:
     pages = [
         _page(0, 1_000, "e1", "e2"),
         _page(0, 1_000, "e1", "e2"),

@@ -138,7 +138,7 @@ def test_of_many_that_are_outstanding_only_the_finished_are_listed_for_an_hour()
     assert waits.poll(*service.statuses, is_new_hour=True)[:2] == ["pending"] * 2
 
 
-def test_a_listing_of_the_finished_that_shows_nothing_any_more_is_not_believed() -> None:
+def test_a_listing_that_no_longer_shows_finished_transfers_is_not_believed() -> None:
     service = Service({str(number): "pending" for number in range(1, 61)})
     waits = Waits(service)
     for finished in ("60", "59"):
@@ -152,7 +152,7 @@ def test_a_listing_of_the_finished_that_shows_nothing_any_more_is_not_believed()
     assert waits.known["58"].status == "complete"
 
 
-def test_what_is_new_or_urgent_is_read_beside_the_finished_and_those_before_the_oldest_wait_are_not_listed() -> None:
+def test_new_or_urgent_transfers_are_read_and_those_before_the_oldest_wait_are_not_listed() -> None:
     service = Service({str(number): "complete" for number in range(1, 401)})
     service.statuses |= {str(number): "pending" for number in range(401, 461)}
     waits, waited = Waits(service), list(service.statuses)[400:]
