@@ -47,10 +47,16 @@ pytest_add_cli_args_test_selection = [
     "tests/unit/store",
     "tests/unit/waiting",
     "tests/model/test_model.py",
-    "tests/integration/store/test_deliveries.py",
+    "tests/integration/client",
+    "tests/integration/store",
     "tests/integration/test_approval.py",
     "tests/integration/test_delivery.py",
+    "tests/integration/test_delivery_keys.py",
+    "tests/integration/test_event_feed_to_sql.py",
+    "tests/integration/test_privacy.py",
     "tests/integration/test_redelivery.py",
+    "tests/integration/test_reminders.py",
+    "tests/integration/test_transfers_to_sql.py",
 ]
 """
 
