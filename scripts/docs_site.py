@@ -1,7 +1,7 @@
-"""MkDocs hooks: show files from outside ``docs/`` on the site, and make links of what docstrings cite.
+"""MkDocs hooks: add files from outside ``docs/`` to the site, and link the names and rules that pages cite.
 
-A link to a Markdown file or a picture such as ``../CONTRIBUTING.md`` leads out of the documentation's folder: the file
-becomes a page of the site. A link to any other file leads to the repository.
+A link to a Markdown file or an image outside ``docs/``, such as ``../CONTRIBUTING.md``, adds that file to the site. A
+link to any other file leads to the repository.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
 
@@ -23,22 +24,42 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
+#: A warning fails the strict build.
+LOG: Final = get_plugin_logger("docs_site")
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: A Markdown link or image to a relative path, with its anchor.
 LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-#: What dbt documents of its models, as `scripts/dbt_site.py` has written it, and its place on the site.
+#: The dbt documentation that `scripts/dbt_site.py` writes, and the page that links to it.
 DBT_DOCS: Final = ROOT / "build/dbt-docs.html"
 DBT_PAGE: Final = "dbt.md"
+SERVICE_PAGE: Final = "service-api.md"
 REPOSITORY: Final = "repository"
 SHOWN: Final = {".md", ".svg", ".png"}
-#: A role of Sphinx in a docstring, as Markdown renders it; and a cited rule of the service.
+#: A Sphinx role in a docstring, as Markdown renders it.
 ROLE: Final = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?\.?([\w.]+)</code>")
+#: Names that docstrings cite and the reference leaves out. Every other role must resolve.
+INTERNAL: Final = {
+    "Rules",
+    "WaitEnd",
+    "build_new_transfer",
+    "outbound_transfer.assets.outbound_transfer.iceberg_asset",
+    "outbound_transfer.assets.outbound_transfer.table_asset",
+    "outbound_transfer.client.Client",
+    "outbound_transfer.client.Settings.account",
+    "outbound_transfer.store.tables",
+    "run_task",
+}
 RULE: Final = re.compile(r"\bR(\d+)\b")
-CITATION: Final = re.compile(r"service-api\.md, (R\d+(?:(?:,| and| to) R\d+)*)")
+#: Cited rules of the service, or one rule without its page; what cannot contain a link comes first.
+CITATION: Final = re.compile(
+    r"<(h[1-6]|pre|code|a|autoref)\b.*?</\1>|<[^>]*>"
+    r"|service-api\.md,\s+(?P<rules>R\d+(?:(?:,|,?\s+(?:and|or|to))\s+R\d+)*)|\bR\d+\b",
+    re.DOTALL,
+)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Show the version at the foot of each page."""
+    """Show the version in the footer of each page."""
     version = re.search(r'__version__ = "(.+)"', (ROOT / "plugins/outbound_transfer/__init__.py").read_text())
     assert version
     config.copyright = f"Version {version[1]}"
@@ -46,7 +67,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each Markdown file or picture that a page links to, directly or not; and dbt's."""
+    """Add each Markdown file or image that a page links to, directly or indirectly, and dbt's documentation."""
     docs = Path(config.docs_dir)
     waiting = [docs / file.src_uri for file in files.documentation_pages()]
     added: set[Path] = set()
@@ -65,7 +86,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave the documentation's folder to the site or to the repository; rank users' pages first."""
+    """Point links that leave ``docs/`` to the site or the repository, and rank users' pages first in the search."""
     docs = Path(config.docs_dir)
     uri = page.file.src_uri
     source = ROOT / uri.removeprefix(f"{REPOSITORY}/") if uri.startswith(f"{REPOSITORY}/") else docs / uri
@@ -89,24 +110,38 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Link the names and the rules of the service that docstrings cite."""
+    """Link the names that docstrings cite, and the service's rules."""
+    uri = page.file.src_uri
+    links_bare_rules = uri == SERVICE_PAGE or uri.startswith("reference/")
     rules = get_relative_url("service-api/", page.url)
 
     def named(match: re.Match[str]) -> str:
         name = match[1]
-        full = name if name.startswith("outbound_transfer") else documented_names().get(name)
         code = f"<code>{name.rpartition('.')[2]}</code>"
-        return f'<autoref identifier="{full}" optional>{code}</autoref>' if full else code
+        if name in INTERNAL:
+            return code
+        full = name if name.startswith("outbound_transfer") else documented_names().get(name)
+        if full is None:
+            LOG.warning("%s: the role target '%s' is missing or ambiguous", uri, name)
+            return code
+        return f'<autoref identifier="{full}">{code}</autoref>'
 
-    def cited(match: re.Match[str]) -> str:
-        return RULE.sub(lambda rule: f'<a href="{rules}#{rule_anchors()[rule[1]]}">{rule[0]}</a>', match[1])
+    def linked(match: re.Match[str]) -> str:
+        cited = match["rules"] or (match[0] if links_bare_rules and match[0][0] == "R" else "")
+        return RULE.sub(rule_link, cited) if cited else match[0]
 
-    return CITATION.sub(cited, ROLE.sub(named, html))
+    def rule_link(match: re.Match[str]) -> str:
+        if match[1] not in rule_anchors():
+            LOG.warning("%s: the service has no rule %s", uri, match[0])
+            return match[0]
+        return f'<a href="{rules}#{rule_anchors()[match[1]]}">{match[0]}</a>'
+
+    return CITATION.sub(linked, ROLE.sub(named, html))
 
 
 @functools.cache
 def documented_names() -> dict[str, str]:
-    """Return the full name of each class, function and method whose short name is that of no other."""
+    """Return the full name of each class, function and method whose short name is unique."""
     found = [*_names_in(ROOT / "plugins"), *_names_in(ROOT / "include")]
     uses = Counter(short for short, _ in found)
     return {short: full for short, full in found if uses[short] == 1}
@@ -125,8 +160,8 @@ def _names_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def rule_anchors() -> dict[str, str]:
-    """Return the anchor of each rule of the service, by its number."""
-    headings = re.findall(r"^#+ (R(\d+)\b.*)$", (ROOT / "docs/service-api.md").read_text(), re.MULTILINE)
+    """Return the anchor of each of the service's rules, by number."""
+    headings = re.findall(r"^#+ (R(\d+)\b.*)$", (ROOT / "docs" / SERVICE_PAGE).read_text(), re.MULTILINE)
     return {number: re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text, number in headings}
 
 

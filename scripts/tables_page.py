@@ -23,7 +23,7 @@ INTERNAL: Final = (
 )
 #: Of the table that :mod:`outbound_transfer.waiting.reader` creates.
 PAGES: Final = (
-    "Pages of listings that a triggerer has read, for the others: ids, statuses and times. Each is removed after a day."
+    "Listing pages that one triggerer has read, for the others: ids, statuses and times. Each is deleted after a day."
 )
 TYPES: Final = {
     tables.TIME: "timestamp",
