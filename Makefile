@@ -46,13 +46,13 @@ demo: setup ## Deliver real files with a real Airflow, from disk to warehouse (K
 demo-stop: setup ## Stop what `make demo KEEP=1` left running
 	$(RUN) scripts/demo.py --stop
 
-test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 3 minutes on two cores; COVERAGE=1)
+test: setup .mariadb ## Run all tests but those of `make test-e2e` and `make test-long` (about 2 minutes on two cores; COVERAGE=1)
 	$(PYTEST) -n $(or $(WORKERS),4) --dist worksteal -m "not e2e and not slow and not nightly" $(COVERED) $(ARGS)
 
 test-e2e: setup .chromium .mariadb ## Run shipped Dags, the page in a browser, the search for secrets, single faults
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile -m "(e2e or slow) and not nightly" $(ARGS)
 
-test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, other Dag runs, second drivers, dbt, …
+test-long: setup .azurite .chromium .mariadb .prometheus ## Run the tests that only `make nightly` runs: kills, fuzzers, more Dag runs and drivers, dbt, …
 	$(PYTEST) -n $(or $(WORKERS),2) --dist loadfile --timeout 3600 -m "nightly" $(ARGS)
 
 nightly: setup .azurite .chromium .mariadb .prometheus ## Run everything for hours with the day's SEED, and go on after a stop: build/nightly has a log for each commit (NIGHTLY="test-faults" for a part)
@@ -95,40 +95,40 @@ test-versions: setup ## Test with each supported Airflow, or with VERSIONS="3.1.
 		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
 			--build-constraint constraints.txt --editable '.[mysql]'; }
 
-test-model: setup ## All schedules of a delivery on the production code, and again with each rule taken away (about an hour; with a SEED, a third of the rules)
+test-model: setup ## Run all delivery schedules on the production code, and again with each rule removed (about an hour; with a SEED, a third of the rules)
 	$(RUN) -m model $(SEEDED) $(ARGS)
 
-test-mutants: setup ## Changes of the provider's code, one at a time, under the tests that reach each (hours; with a SEED, 40 of 7,000; ARGS="--only delivery.row")
+test-mutants: setup ## Mutate the provider's code, one change at a time, and run the tests that cover it (hours; with a SEED, 40 of 7,000; ARGS="--only delivery.row")
 	$(BIN)/python scripts/mutate.py $(if $(SEED),--sample 40 --seed $(SEED)) $(ARGS)
 
-test-faults: setup ## A delivery under every fault, every pair, faults of parallel uploads, a memory that fails (about 40 minutes; with a SEED, a sample)
+test-faults: setup ## Run a delivery under every fault, every pair of faults, faults of parallel uploads, and a failing database (about 40 minutes; with a SEED, a sample)
 	$(RUN) -m resilience.fault_matrix $(if $(SEED),--sample 5000 --seed $(SEED)) $(ARGS)
 
-test-stateful: setup ## 2,000 random schedules of tasks, faults, deaths and clears against the sandbox (about 10 minutes)
+test-stateful: setup ## Run 2,000 random schedules of tasks, faults, kills and clears against the sandbox (about 10 minutes)
 	$(RUN) -m resilience.stateful $(SEEDED) $(ARGS)
 
-test-crash: setup ## A delivery whose processes are killed at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8)
+test-crash: setup ## Kill a delivery's processes at every moment, in a real Airflow (about 6 minutes; AIRFLOW=3.1.8)
 	$(RUN_WITH) -m resilience.crash $(ARGS)
 
 test-crash-ingest: setup .mariadb ## Kill an ingest, an erasure and a reset at every step, on each warehouse and an Iceberg table (about 30 minutes)
 	$(RUN) -m resilience.crash_ingest $(ARGS)
 
-test-cluster: setup ## docker-compose.yaml run natively, a worker and a triggerer lost (about 6 minutes)
+test-cluster: setup ## Run docker-compose.yaml natively; lose a worker and a triggerer (about 6 minutes)
 	$(RUN) -m e2e.cluster $(ARGS)
 
-test-fuzz-poll: setup ## The real poll against a hostile service, for SECONDS (300 where not given)
+test-fuzz-poll: setup ## Run the real poll against a hostile service, for SECONDS (default: 300)
 	$(RUN) -m resilience.fuzz.poll_fuzz --seconds $(or $(SECONDS),300) $(SEEDED) $(ARGS)
 
-test-fuzz-feed: setup .mariadb ## The real ingestion against a hostile feed, on each warehouse, for SECONDS (300 where not given)
+test-fuzz-feed: setup .mariadb ## Run the real ingestion against a hostile feed, on each warehouse, for SECONDS (default: 300)
 	$(RUN) -m resilience.fuzz.feed_fuzz --seconds $(or $(SECONDS),300) $(SEEDED) $(ARGS)
 
-test-fuzz-secrets: setup ## Peers that quote secrets in any form, for SECONDS (300 where not given)
+test-fuzz-secrets: setup ## Run against servers that echo secrets in any form, for SECONDS (default: 300)
 	$(RUN) -m resilience.fuzz.secret_fuzz --seconds $(or $(SECONDS),300) $(SEEDED) $(ARGS)
 
-test-fuzz: setup ## The API's every endpoint under schemathesis, for SECONDS (300 where not given)
+test-fuzz: setup ## Run schemathesis on every API endpoint, for SECONDS (default: 300)
 	FUZZ_SECONDS=$(or $(SECONDS),300) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/sandbox/contract/test_fuzz.py
 
-check: lint ## Check style and types, run the unit tests and the model's short form: the loop of a change
+check: lint ## Check style and types, run the unit tests and the model's short form: run it while you work
 	$(PYTEST) -q -n $(or $(WORKERS),2) -m "not slow" tests/unit tests/model $(ARGS)
 
 format: setup ## Put the code into its form
