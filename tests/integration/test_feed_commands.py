@@ -67,7 +67,7 @@ def test_views_are_printed_and_created(landed, warehouse, capsys) -> None:
         ("views", "Give --dialect"),
         ("views --dialect sqlite --apply", "Give --dialect"),
         ("views --dialect oracle", "no views for oracle, but for duckdb"),
-        ("views --sql-conn-id warehouse --apply", "not there yet: .*outbound_transfer_transfers"),
+        ("views --sql-conn-id warehouse --apply", "do not exist yet: .*outbound_transfer_transfers"),
         ("views --apply --sql-conn-id unknown", "--sql-conn-id unknown: AirflowNotFoundException: .*unknown"),
         ("feed status --sql-conn-id unknown", "--sql-conn-id unknown: AirflowNotFoundException: .*unknown"),
         ("feed reset --to 0 --sql-conn-id refused", "--sql-conn-id refused: OperationalError: .*onnection refused"),

@@ -39,7 +39,7 @@ def surroundings(extra: str, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _check(extra: str, sandbox: Sandbox) -> None:
-    sent = {"sqlite": 2, "postgres": 2, "duckdb": 2, "mysql": 2, "xlsx": 0, "gcs": 0, "sandbox": 0}
+    sent = {"sqlite": 2, "postgres": 2, "duckdb": 2, "mysql": 2, "parquet": 0, "xlsx": 0, "gcs": 0, "sandbox": 0}
     assert len(sandbox.sent()) == sent.get(extra, 1), f"{extra}: {sandbox.sent()}"
 
 

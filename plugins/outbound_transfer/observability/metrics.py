@@ -99,7 +99,7 @@ DELIVERIES_IN_DOUBT: Final = Metric(
     GAUGE,
     "deliveries",
     ("conn_id",),
-    "a task ends or defers: those of 30 days that have been in doubt for 15 minutes",
+    "a task ends or defers: those of the last 30 days that have been in doubt for 15 minutes",
 )
 MISSING_ROWS: Final = Metric(
     "missing_rows",
@@ -140,7 +140,7 @@ REJECTED_LINES: Final = Metric(
     "a page of the event feed is loaded: the number of its invalid lines",
 )
 DATABASE_FAILURES: Final = Metric(
-    "database_failures", COUNTER, "connections", ("sql_conn_id",), "a warehouse could not be connected to"
+    "database_failures", COUNTER, "connections", ("sql_conn_id",), "connecting to a warehouse failed"
 )
 
 #: All of them, in the order of docs/observability.md.

@@ -82,7 +82,7 @@ FEED_CURSOR: Final = Table(
     _account(),
     _column("cursor", WHOLE, "the position to request next"),
     _column("updated_at", TIME, "when the cursor last moved"),
-    comment="Where the feed of each account is read on from (service-api.md, R43).",
+    comment="Where reading of each account's feed continues (service-api.md, R43).",
 )
 
 REJECTED_LINES: Final = Table(
@@ -95,7 +95,7 @@ REJECTED_LINES: Final = Table(
     _personal("raw", BYTES, "the line's bytes"),
     _personal("reason", TEXT, "why the line was rejected"),
     _column("loaded_at", TIME, "when the page was first loaded"),
-    comment="Lines that are not valid events, or that the database cannot store in any other form; equal ones once.",
+    comment="Lines that are not valid events, or that the database cannot store otherwise; equal lines are stored once.",
 )
 
 FEED_POLLS: Final = Table(
@@ -154,7 +154,7 @@ TRANSFER_SYNC: Final = Table(
     _column("conn_id", Text(MAX_ACCOUNT_LENGTH), "the Airflow connection whose key listed the transfers", key=True),
     _column("synced_until", TIME, "every transfer of the key's user that was sent up to this time is in `transfers`"),
     _column("updated_at", TIME, "when this row was last written"),
-    comment="How far the list of transfers has been read completely. A run that fails leaves it unchanged.",
+    comment="The time up to which the list of transfers has been read completely. A failed run leaves it unchanged.",
 )
 
 ACCOUNTS: Final = Table(
@@ -163,7 +163,7 @@ ACCOUNTS: Final = Table(
     _account("the operators' `account`: by default the site address"),
     _column("address", TEXT, "the site address that the name was first used with"),
     _column("bound_at", TIME, "when that was"),
-    comment="The account that each name stands for. A connection that leads to another one is refused.",
+    comment="The site address behind each account name. A connection that leads to another address is refused.",
 )
 
 #: Tables that are created together.

@@ -72,7 +72,7 @@ def create_views(tables: Tables) -> list[str]:
     read = [table for table in TABLES if table.name in names]
     if missing := [tables.prefix + table.name for table in read if not tables.exist([table])]:
         raise MissingTables(
-            f"The views read tables that are not there yet: {', '.join(missing)}. EventFeedToSqlOperator and "
+            f"The views read tables that do not exist yet: {', '.join(missing)}. EventFeedToSqlOperator and "
             "TransfersToSqlOperator create them when they first run."
         )
     with tables.database.begin() as tx:
