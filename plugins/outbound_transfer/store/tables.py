@@ -95,7 +95,7 @@ REJECTED_LINES: Final = Table(
     _personal("raw", BYTES, "the line's bytes"),
     _personal("reason", TEXT, "why the line was rejected"),
     _column("loaded_at", TIME, "when the page was first loaded"),
-    comment="Lines that are not valid events, or that the database cannot store otherwise; equal lines are stored once.",
+    comment="Lines that are not valid events, or that the database cannot store otherwise; equals are stored once.",
 )
 
 FEED_POLLS: Final = Table(
