@@ -55,6 +55,7 @@ pytest_add_cli_args_test_selection = [
     "tests/integration/test_delivery.py",
     "tests/integration/test_delivery_keys.py",
     "tests/integration/test_event_feed_to_sql.py",
+    "tests/integration/test_failed_deliveries.py",
     "tests/integration/test_privacy.py",
     "tests/integration/test_redelivery.py",
     "tests/integration/test_reminders.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -98,6 +97,12 @@ def deliver_until(stack: RotationStack, done: Event) -> int:
     return count
 
 
+def polls(service: Sandbox, start: int) -> int:
+    """Count how often waits have read the same transfer, or the listing, since then."""
+    calls = [call["path"] for call in service.requests()[start:] if call["method"] == "GET"]
+    return max(Counter(path for path in calls if "transfers" in path).values(), default=0)
+
+
 def replace_transfer_key(stack: RotationStack, service: Sandbox) -> None:
     old, new = service.transfer_api_key, service.new_key(service.state()["user"])
     service.plan_faults({"kind": "hold", "method": "POST", "path": "*/files"})
@@ -107,7 +112,8 @@ def replace_transfer_key(stack: RotationStack, service: Sandbox) -> None:
     service.call("POST", "faults/release")
     before_change = {"state": "running", "start_date_lte": changed_at}
     eventually(lambda: not stack.tasks_of("~", **before_change), interval=0.5)
-    time.sleep(2 * POKE_INTERVAL)
+    start = len(service.requests())
+    eventually(lambda: polls(service, start) > 2, interval=0.5)  # the first may have begun with the old key
     service.revoke_key(old)
     service.transfer_api_key = new
 

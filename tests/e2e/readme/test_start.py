@@ -161,8 +161,9 @@ def test_a_first_transfer_is_delivered_picked_up_and_loaded(reader: Reader) -> N
         assert message_of_test(airflow, "outbound_transfer_default") == (
             "The transfer key is accepted. The event key is accepted."
         )
-        assert "file_downloaded" in reader.run(EVENTS)
     assert reader.emails() == ["ann@example.com"]
+    assert reader.processes.stop() == []
+    assert "file_downloaded" in reader.run(EVENTS)
 
 
 def sign_in(airflow: Airflow, folder: Path) -> None:
