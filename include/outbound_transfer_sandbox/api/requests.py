@@ -47,7 +47,7 @@ def decode(body: bytes, shape: type[T]) -> T:
         value = msgspec.json.decode(body, type=shape)
         # msgspec accepts repeated fields, so they are checked here.
         json.loads(body, object_pairs_hook=_reject_duplicates)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise invalid_request(f"The body is invalid: {error}") from None
     return value
 

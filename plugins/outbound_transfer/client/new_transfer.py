@@ -83,7 +83,7 @@ def build_new_transfer(
     for position, each in enumerate(given, 1):
         try:
             parsed.append(_parse_recipient(each))
-        except ValueError as error:
+        except (ValueError, msgspec.ValidationError) as error:  # which is a ValueError only from 0.21 on
             problems.append(f"recipient {position}: {error}")
     new = NewTransfer(
         subject or "", tuple(parsed), message or None, security, security_question or None, security_answer or None

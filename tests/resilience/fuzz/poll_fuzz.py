@@ -71,8 +71,8 @@ class Sent:
         return self.final if now >= self.ends else "pending"
 
     def can_be_told(self) -> bool:
-        """Whether it can be read after the calm at the latest."""
-        return not (self.is_for_ever and self.wrong and self.wrong_alone)
+        """Whether it can be read after the calm at the latest. Without ``sent_at``, nothing proves that it was sent."""
+        return bool(self.claims.get("sent_at", True)) and not (self.is_for_ever and self.wrong and self.wrong_alone)
 
 
 def _without(name: str) -> Callable[[dict[str, Any]], Any]:
