@@ -37,18 +37,6 @@ REPOSITORY: Final = "repository"
 SHOWN: Final = {".md", ".svg", ".png"}
 #: A Sphinx role in a docstring, as Markdown renders it.
 ROLE: Final = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?\.?([\w.]+)</code>")
-#: Names that docstrings cite and the reference leaves out. Every other role must resolve.
-INTERNAL: Final = {
-    "Rules",
-    "WaitEnd",
-    "build_new_transfer",
-    "outbound_transfer.assets.outbound_transfer.iceberg_asset",
-    "outbound_transfer.assets.outbound_transfer.table_asset",
-    "outbound_transfer.client.Client",
-    "outbound_transfer.client.Settings.account",
-    "outbound_transfer.store.tables",
-    "run_task",
-}
 RULE: Final = re.compile(r"\bR(\d+)\b")
 #: Cited rules of the service, or one rule without its page; what cannot contain a link comes first.
 CITATION: Final = re.compile(
@@ -118,8 +106,6 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     def named(match: re.Match[str]) -> str:
         name = match[1]
         code = f"<code>{name.rpartition('.')[2]}</code>"
-        if name in INTERNAL:
-            return code
         full = name if name.startswith("outbound_transfer") else documented_names().get(name)
         if full is None:
             LOG.warning("%s: the role target '%s' is missing or ambiguous", uri, name)

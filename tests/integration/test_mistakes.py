@@ -118,12 +118,12 @@ MAKES: dict[str, Callable[[Newcomer], object]] = {
     "a file that does not exist": lambda user: user.deliver(files=f"{user.folder}/raport.csv"),
     "a folder as a file": lambda user: user.deliver(files=str(user.folder)),
     "files from a task that returned nothing": lambda user: user.deliver(files="{{ ti.xcom_pull('export') }}"),
-    "two files of one name": Newcomer.deliver_two_files_of_one_name,
+    "two files with the same name": Newcomer.deliver_two_files_of_one_name,
     "a file over the account's limit": lambda user: user.account(per_file_limit_mb=1).deliver(
         files={"name": "report.csv", "content": bytes(1_100_000)}
     ),
     "a subject from a template without a value": lambda user: user.deliver(subject="{{ ti.xcom_pull('export') }}"),
-    "addresses in one text": lambda user: user.deliver(recipients="ann@example.com, bob@example.com"),
+    "several addresses in one string": lambda user: user.deliver(recipients="ann@example.com, bob@example.com"),
     "one address twice": lambda user: user.deliver(recipients=[ANN, "Ann@example.com"]),
     "a security option that the account does not have": lambda user: user.account(
         security_options=["none", "email"]
@@ -160,13 +160,13 @@ a file that does not exist: …/raport.csv does not exist: … Check the path on
 a folder as a file: … is a folder. For the files in it, use a pattern: …/*
 files from a task that returned nothing: files is empty: a transfer without files cannot be sent. If it comes from a
    task, check what it returned.
-two files of one name: two files have the same name, 'report.csv', and the service would keep only the first: …; …. Set
-   "name" on one of them; …
+two files with the same name: two files have the same name, 'report.csv', and the service would keep only the first: …;
+   …. Set "name" on one of them; …
 a file over the account's limit: 413 file_too_large: 'report.csv': … The file is over the account's per-file limit;
    split it or have the limit raised.
 a subject from a template without a value: The delivery is invalid, so nothing was created: - subject must not be
    empty; check whether its template has a value
-addresses in one text: The delivery is invalid, so nothing was created: - recipient 'ann@example.com,
+several addresses in one string: The delivery is invalid, so nothing was created: - recipient 'ann@example.com,
    bob@example.com' is not an address: … Give several addresses as a list.
 one address twice: The delivery is invalid, so nothing was created: - recipient 'ann@example.com' occurs more than
    once, and would get one email each time

@@ -236,7 +236,7 @@ def _is_waiting(frame: FrameType) -> bool:
 
 
 def _frames() -> dict[int, FrameType]:
-    """What each thread is at. A garbage collection meanwhile is a deadlock in Python 3.11.7 (gh-106883)."""
+    """Return each thread's frame. In Python 3.11.7, a garbage collection during the call deadlocks (gh-106883)."""
     with _LOOKING:
         gc.disable()
         try:

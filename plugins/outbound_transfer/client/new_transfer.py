@@ -43,7 +43,7 @@ class NewRecipient(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NewTransfer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of POST /v1/transfers (service-api.md, R22), as validated by :func:`build_new_transfer`."""
+    """The body of POST /v1/transfers (service-api.md, R22), as validated by ``build_new_transfer``."""
 
     subject: str
     recipients: tuple[NewRecipient, ...]

@@ -28,7 +28,7 @@ class OutboundTransferHook(BaseHook):
 
     :param outbound_transfer_conn_id: the connection: host is the service's address, password the transfer API key;
         extra fields ``event_api_key``, ``timeout`` (seconds), ``verify`` (TLS) and ``web_url`` are optional.
-    :param client_options: additional arguments for :class:`outbound_transfer.client.Client`, such as ``policy``.
+    :param client_options: additional arguments for ``Client``, such as ``policy``.
     """
 
     conn_name_attr = "outbound_transfer_conn_id"
@@ -70,7 +70,7 @@ class OutboundTransferHook(BaseHook):
         return self._client
 
     def get_account(self) -> str:
-        """Return the account's name; see :attr:`outbound_transfer.client.Settings.account`."""
+        """Return the account's name; see ``Settings.account``."""
         return self.get_conn().settings.account
 
     def read_settings(self) -> Settings:
@@ -87,7 +87,7 @@ class OutboundTransferHook(BaseHook):
         self._options.get("sleep", time.sleep)(seconds)
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
-        """Create a draft from the result of :func:`.build_new_transfer` (service-api.md, R22).
+        """Create a draft from the result of ``build_new_transfer`` (service-api.md, R22).
 
         :raises WrongTransfer: the response is about another transfer.
         """

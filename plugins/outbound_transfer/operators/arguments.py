@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Files: TypeAlias = FileSpec | Iterable[FileSpec] | XComArg
     Recipients: TypeAlias = str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]] | RecipientsFromSql | XComArg
 
-#: Begins the error about several mistakes, as in :func:`.build_new_transfer`.
+#: Begins the error about several mistakes, as in ``build_new_transfer``.
 _HEADING: Final = "The delivery is invalid, so nothing was created:\n- "
 
 

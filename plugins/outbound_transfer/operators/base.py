@@ -45,7 +45,7 @@ NOTHING_MATCHES: Final = "No pattern in files matches a file"
 
 @hides_secrets
 class OutboundTransferOperator(BaseOperator):
-    """An operator that talks to the service in :meth:`run_task`, which may run again from its beginning.
+    """An operator that talks to the service in ``run_task``, which may run again from its beginning.
 
     :param outbound_transfer_conn_id: the Airflow connection.
     :param deferrable: free the worker slot while waiting for pickup, for a slot or for the feed's next page.

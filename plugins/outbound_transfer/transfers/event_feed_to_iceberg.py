@@ -26,7 +26,7 @@ class EventFeedToIcebergOperator(EventFeedOperator):
     table is created at first use. An event that the feed repeats on another page is stored once for each page. To read
     the feed again from its beginning, run ``outbound-transfer feed reset --to 0``, which also deletes the rows.
 
-    A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.iceberg_asset`, with
+    A run that loaded events emits an event of ``outbound_transfer.assets.outbound_transfer.iceberg_asset``, with
     the operator's return value and ``account`` as its ``extra``.
 
     :param iceberg_conn_id: connection of the catalog (``apache-airflow-providers-apache-iceberg`` 2.0 or newer).

@@ -22,11 +22,11 @@ class EventFeedToSqlOperator(EventFeedOperator):
     """Load the event feed into a SQL database, from the stored cursor to the end, every event exactly once.
 
     Each page is one transaction: its events, its rejected lines, a row in the poll log, and the cursor. Tables
-    (:mod:`outbound_transfer.store.tables`) are created at first use. Rows that the database refuses because of their
+    (``outbound_transfer.store.tables``) are created at first use. Rows that the database refuses because of their
     values are stored as rejected lines. To read the feed again from its beginning, run
     ``outbound-transfer feed reset --to 0``.
 
-    A run that loaded events emits an event of :func:`~outbound_transfer.assets.outbound_transfer.table_asset`, with the
+    A run that loaded events emits an event of ``outbound_transfer.assets.outbound_transfer.table_asset``, with the
     operator's return value and ``account`` as its ``extra``.
 
     :param sql_conn_id: connection of the warehouse: PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.

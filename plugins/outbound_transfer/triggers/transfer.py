@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class TransferTrigger(BaseTrigger):
     """Waits until a transfer reaches a terminal status, a deadline passes, or the service refuses the request.
 
-    Fires once, with the fields of :class:`.WaitEnd`: ``{"status": "finished" | "timeout" | "error",
+    Fires once, with the fields of ``WaitEnd``: ``{"status": "finished" | "timeout" | "error",
     "transfer": mapping or None, "message": text}``. With ``end_from_trigger``, it finishes the task instead if the
     outcome is success or skip.
 
@@ -33,7 +33,7 @@ class TransferTrigger(BaseTrigger):
     :param outbound_transfer_conn_id: the connection.
     :param poke_interval: seconds between two polls.
     :param deadline: when the trigger times out, after one final poll; ISO 8601.
-    :param rules: the fields of :class:`.Rules`.
+    :param rules: the fields of ``Rules``.
     :param end_from_trigger: finish the task in the triggerer, without a worker, if it does not fail.
     :param push_xcom: whether a task that finishes in the triggerer returns the transfer.
     """

@@ -120,7 +120,7 @@ def replace_transfer_key(stack: RotationStack, service: Sandbox) -> None:
 
 def replace_event_key(stack: RotationStack, service: Sandbox) -> None:
     stack.airflow.call("PATCH", f"dags/{INGESTION}", {"is_paused": True})
-    # What is deferred or scheduled is not executed while its Dag is paused, and reads the connection afterwards.
+    # A paused Dag's deferred or scheduled tasks do not run, and read the connection afterwards.
     eventually(lambda: not stack.tasks_of(INGESTION, state=["queued", "running"]), interval=0.5)
     stack.connect("PATCH", f"connections/{CONNECTION}", service.transfer_api_key, service.new_event_key())
     stack.airflow.unpause(INGESTION)
