@@ -77,6 +77,14 @@ def test_polls_leave_most_of_a_keys_calls_to_deliveries(scene) -> None:
     assert len(scene.polls()) <= 30 * (scene.time.now / 60) + 60
 
 
+def test_polls_that_fail_halfway_leave_most_of_a_keys_calls_to_deliveries(scene) -> None:
+    tasks = [scene.wait(one, timeout=1_200.0) for one in transfers.create(scene.sandbox, 100)]
+    limited, before = httpx.Response(429, headers={"Retry-After": "700"}), len(scene.time.asked)
+    scene.time.on_call = lambda _: None if len(scene.time.asked) % 20 else limited
+    scene.play(*tasks)
+    assert len(scene.time.asked) - before <= 30 * (scene.time.now / 60) + 60
+
+
 def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene) -> None:
     task = scene.wait(scene.send()[0], timeout=300.0)
     scene.time.on_call = lambda _: httpx.Response(503)
@@ -91,6 +99,16 @@ def test_a_clock_that_is_set_back_brings_no_deadline_forward(scene) -> None:
     scene.play(task)
     assert task.outcome[0] == "AirflowSensorTimeout"
     assert lasted(task) >= 900 + 600
+
+
+def test_a_clock_that_is_set_forward_brings_a_deadline_forward_though_no_poll_ever_succeeds(scene) -> None:
+    scene.time.set_calendar(-3_600.0)
+    task = scene.wait(scene.send()[0], timeout=900.0)
+    scene.time.on_call = lambda _: httpx.Response(503)
+    scene.time.after(300, lambda: scene.time.set_calendar(0.0))
+    scene.play(task)
+    assert task.outcome == ("AirflowSensorTimeout", None)
+    assert 300 <= lasted(task) <= 300 + 360 + SOON
 
 
 def test_a_deadline_that_has_passed_while_no_triggerer_ran_is_followed_by_a_poll(scene) -> None:

@@ -33,7 +33,7 @@ MAX_FEED_PAGE_BYTES: Final = 256 * 1024 * 1024  # a page is read as a whole, to 
 MAX_DRAFTS: Final = 2  # creates that may end in doubt; each may leave an unknown draft, which expires in 30 days
 
 # Seconds between two attempts.
-MIN_DELAY: Final = 0.5  # before any repeat, so that "Retry-After: 0" does not cause a busy loop
+MIN_DELAY: Final = 1.0  # before any repeat: "Retry-After: 0" must cause no more calls than the service allows
 MAX_BACKOFF: Final = 60.0  # after a failure; each delay is a random part of a backoff up to it
 RATE_LIMIT_DELAY: Final = 10.0  # after 429 without a usable Retry-After: the service's window is a minute
 SLOT_INTERVAL: Final = 60.0  # between two attempts to get a slot

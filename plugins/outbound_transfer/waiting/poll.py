@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 # Seconds.
 TICK: Final = 2.0  # between two checks for due waits; the first comes one later, so that others may join
-PACE: Final = 2.5  # from one poll to the next for each of its calls: most of the key's 60 a minute are for deliveries
+PACE: Final = 2.5  # of rest after a poll, for each of its calls: most of the key's 60 a minute are for deliveries
 RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
 READER_LIFE: Final = 3_600.0  # after which a poll forgets its knowledge of listings and of a failed database
 MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
@@ -57,14 +57,15 @@ def join_poll(conn_id: str, wait: Wait, open_client: Callable[[], Client]) -> It
     poll.emit_count()
     timer: asyncio.TimerHandle
 
-    def give_up() -> None:
+    def look(was_over: bool = False) -> None:  # again and again, as somebody may set the clock
         nonlocal timer
-        if (left := wait.deadline + LAST_CHANCE - time.time()) > 0:  # somebody has set the clock back
-            timer = loop.call_later(left, give_up)
-        else:
+        left = wait.deadline - time.time()
+        if was_over and left <= 0:
             wait.finish(WaitEnd("timeout", wait.seen))
+        else:
+            timer = loop.call_later(left if 0 < left < LAST_CHANCE else LAST_CHANCE, look, left <= 0)
 
-    timer = loop.call_later(max(wait.deadline - time.time(), 0.0) + LAST_CHANCE, give_up)
+    look()
     try:
         yield
     finally:
@@ -113,7 +114,7 @@ class Poll:
         if due and began >= self._not_before:
             try:
                 await self._read(await self._open(), sorted(due, key=lambda wait: wait.asked), at)
-                self._not_before, self._failure = began + PACE * self._reader.calls, None
+                self._failure = None
             finally:
                 metrics.POLL_DURATION.emit(time.monotonic() - began, conn_id=self._conn_id)
                 self.emit_count()  # again: of a triggerer that is gone, the number expires
@@ -157,6 +158,7 @@ class Poll:
         try:
             await asyncio.wrap_future(start_thread(work))
         finally:
+            self._not_before = time.monotonic() + PACE * self._reader.calls
             if changed and self._rows:  # nobody waits for the database, which may stall
                 shown, account = {each.id: each for each in changed}, client.settings.account
                 start_thread(partial(show, self._conn_id, lambda: account, shown, self._rows))
@@ -170,7 +172,7 @@ class Poll:
         is_final = isinstance(error, refused) and isinstance(self._failure, refused)
         if self._failure is None:
             log.warning("A poll failed; the waits continue", exc_info=error)
-        self._failure, self._not_before = error, time.monotonic() + RETRY_SECONDS
+        self._failure, self._not_before = error, max(self._not_before, time.monotonic() + RETRY_SECONDS)
         for wait in self.waits:
             if is_final:
                 wait.finish(WaitEnd("error", wait.seen, str(error)))

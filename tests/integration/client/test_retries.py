@@ -30,9 +30,7 @@ def limited(retry_after: str | None, status: int = 429) -> bytes:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize(
-    ("retry_after", "seconds"), [("0", 0.5), ("600", 600), (http_date(90), 90), (http_date(-9), 0.5)]
-)
+@pytest.mark.parametrize(("retry_after", "seconds"), [("0", 1), ("600", 600), (http_date(90), 90), (http_date(-9), 1)])
 def test_a_call_is_repeated_after_its_retry_after_and_at_most_a_second_later(
     wire: Callable[..., Wire], status: int, retry_after: str, seconds: float
 ) -> None:
