@@ -20,7 +20,7 @@ __all__ = [
 if not hasattr(exceptions, "TaskDeferred"):  # before 3.2
     from airflow import exceptions
 
-#: Raised by a task that waits for a person; before 3.3, a trigger waits.
+#: Raised by a task that waits for a person. Before 3.3, a trigger waits, and the task is deferred.
 TaskAwaitingInput = getattr(exceptions, "TaskAwaitingInput", exceptions.TaskDeferred)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
 try:
     from airflow.sdk.observability import stats
-    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+    from airflow.sdk.observability.metrics.statsd_logger import get_statsd_logger
 except ImportError:  # before 3.2
-    from airflow.metrics.statsd_logger import get_statsd_logger
-    from airflow.stats import Stats
+    from airflow import stats
+    from airflow.metrics import statsd_logger
 
-    stats = None
+    get_statsd_logger = partial(statsd_logger.get_statsd_logger, None)
 
 
 @contextmanager
@@ -25,19 +26,21 @@ def stats_to(port: int) -> Iterator[None]:
     opened: list[Any] = []
 
     def factory() -> Any:
-        opened.append(get_stats_factory()() if stats else get_statsd_logger(None))
+        opened.append(get_statsd_logger())
         return opened[-1]
 
     try:
         with mock.patch.dict(os.environ, settings):
-            if stats:
+            if hasattr(stats, "initialize"):
                 stats.initialize(factory=factory, export_legacy_names=False)
                 yield
-            else:
-                with mock.patch.multiple(Stats, factory=factory, instance=None):
+            else:  # before 3.3
+                with mock.patch.multiple(stats.Stats, factory=factory, instance=None):
                     yield
     finally:
-        if stats:
+        if hasattr(stats, "initialize"):
+            from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
             stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
         for logger in opened:
             logger.statsd.close()

@@ -173,9 +173,6 @@ class FakeTaskInstance:
             try:
                 with remembering(memory_of(self) if self.has_own_memory and not is_configured() else None):
                     return getattr(self._operator(), method)(context=self.context(), **kwargs)
-            except TaskAwaitingInput as waiting:
-                given = {**(waiting.kwargs or {}), "event": self.person()}
-                method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
             except TaskDeferred as deferred:
                 self.deferrals += 1
                 if at_failure := self.at_trigger_failure:
@@ -186,6 +183,9 @@ class FakeTaskInstance:
                 event = self._fire(deferred.trigger)
                 given = {**(deferred.kwargs or {}), "event": event}
                 method, kwargs = "resume_execution", {"next_method": deferred.method_name, "next_kwargs": given}
+            except TaskAwaitingInput as waiting:
+                given = {**(waiting.kwargs or {}), "event": self.person()}
+                method, kwargs = "resume_execution", {"next_method": waiting.method_name, "next_kwargs": given}
 
     def context(self) -> dict[str, Any]:
         began = self.start_date
