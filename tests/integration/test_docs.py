@@ -96,6 +96,9 @@ def test_the_recipe_of_a_late_pickup(run_dag, connection, surroundings, sandbox,
         sandbox.pickup(sandbox.assert_sent_once(), "ann@example.com")
 
     soon = DAGS["late_pickup"].replace("timedelta(days=2)", "timedelta(seconds=2)")
+    # ``dag.test()`` runs tasks that are ready one after the other, in any order.
+    soon = soon.replace('task_id="wait"', 'task_id="wait", trigger_rule="all_done"')
+    soon += '\n    deliver.dag.get_task("late") >> deliver.dag.get_task("wait")\n'
     with meanwhile(pick_up_once_it_is_late):
         run = run_dag(soon, conf={"folder": str(surroundings)})
     assert run.states() == {"deliver": "success", "late": "skipped", "wait": "success"}
