@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: Seconds, far beyond what a busy machine takes.
-TEST_TIMEOUT = 120
+TEST_TIMEOUT = 600
 
 
 def eventually(condition: Callable[[], Any], interval: float = 0.005) -> Any:
