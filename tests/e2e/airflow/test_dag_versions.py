@@ -12,6 +12,7 @@ import pytest
 from airflow.models.dag_version import DagVersion
 from airflow.utils.session import create_session
 
+from support.repository import TESTS
 from support.timeouts import TEST_TIMEOUT
 
 pytestmark = pytest.mark.e2e
@@ -60,8 +61,8 @@ def dag_file(airflow_database: None) -> Iterator[Path]:
 
 def airflow(*arguments: str) -> None:
     # By default, Airflow ignores a change within 30 seconds.
-    at_once = os.environ | {"AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0"}
-    subprocess.run([sys.executable, "-m", "airflow", *arguments], env=at_once, check=True, timeout=TEST_TIMEOUT)
+    env = os.environ | {"AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0", "PYTHONPATH": str(TESTS)}
+    subprocess.run([sys.executable, "-m", "airflow", *arguments], env=env, check=True, timeout=TEST_TIMEOUT)
 
 
 def versions() -> int:
