@@ -57,15 +57,15 @@ def join_poll(conn_id: str, wait: Wait, open_client: Callable[[], Client]) -> It
     poll.emit_count()
     timer: asyncio.TimerHandle
 
-    def look(was_over: bool = False) -> None:  # again and again, as somebody may set the clock
+    def watch(was_over: bool = False) -> None:  # again and again, as somebody may set the clock
         nonlocal timer
         left = wait.deadline - time.time()
-        if was_over and left <= 0:
+        if was_over and left <= 0:  # a last poll has had its time
             wait.finish(WaitEnd("timeout", wait.seen))
         else:
-            timer = loop.call_later(left if 0 < left < LAST_CHANCE else LAST_CHANCE, look, left <= 0)
+            timer = loop.call_later(left if 0 < left < LAST_CHANCE else LAST_CHANCE, watch, left <= 0)
 
-    look()
+    watch()
     try:
         yield
     finally:

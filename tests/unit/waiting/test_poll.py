@@ -22,7 +22,7 @@ from outbound_transfer.waiting.wait import Rules, Wait, WaitEnd
 SETTINGS = Settings("https://account.example.com", "key")
 
 #: Parts of the poll that run before it, after it, or when something has failed already.
-NOT_BROKEN = {"__init__", "join_poll", "stop", "start_thread", "run", "_run", "_fail", "account", "emit_count", "look"}
+NOT_BROKEN = {"__init__", "join_poll", "stop", "start_thread", "run", "_run", "_fail", "account", "emit_count", "watch"}
 
 
 @pytest.fixture(autouse=True)
