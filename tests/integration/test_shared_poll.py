@@ -85,6 +85,41 @@ def test_polls_that_fail_halfway_leave_most_of_a_keys_calls_to_deliveries(scene)
     assert len(scene.time.asked) - before <= 30 * (scene.time.now / 60) + 60
 
 
+def test_waits_that_follow_one_another_leave_most_of_a_keys_calls_to_deliveries(scene) -> None:
+    """Tasks that are run again for transfers of long ago end at their first poll, and the next ones begin."""
+    sent = scene.send(64)
+    for one in sent:
+        pick_up(scene.sandbox, one)
+
+    async def story() -> None:
+        triggerer = Triggerer()
+        for batch in range(0, 64, 16):
+            await scene.follow(*(scene.wait(one) for one in sent[batch : batch + 16]), triggerer=triggerer)
+
+    scene.time.run(story())
+    assert outcomes(scene.tasks) == {COMPLETE}
+    assert len(scene.polls()) <= 30 * (scene.time.now / 60) + 16
+
+
+def test_a_call_that_never_ends_holds_up_waits_for_an_hour(scene) -> None:
+    end = threading.Event()
+
+    def hang(_: httpx.Request) -> None:
+        scene.time.on_call = lambda _: None
+        end.wait()
+
+    (task,) = all_picked_up(scene, 1, 30, lambda: setattr(scene.time, "on_call", hang))
+    end.set()
+    assert 3_600 <= lasted(task) <= 3_600 + 60 + SOON
+
+
+def test_a_last_poll_that_fails_is_repeated(scene) -> None:
+    def fail(_: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(503) if 695 < scene.time.now < 720 else None
+
+    all_picked_up(scene, 1, 650, lambda: setattr(scene.time, "on_call", fail), interval=600.0, timeout=700.0)
+
+
 def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene) -> None:
     task = scene.wait(scene.send()[0], timeout=300.0)
     scene.time.on_call = lambda _: httpx.Response(503)

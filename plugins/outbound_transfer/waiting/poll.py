@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from outbound_transfer.airflow_compat.lookups import call_airflow
 from outbound_transfer.client.errors import CallsStopped, Forbidden, InvalidApiKey
@@ -39,13 +40,16 @@ log = logging.getLogger(__name__)
 TICK: Final = 2.0  # between two checks for due waits; the first comes one later, so that others may join
 PACE: Final = 2.5  # of rest after a poll, for each of its calls: most of the key's 60 a minute are for deliveries
 RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
-READER_LIFE: Final = 3_600.0  # after which a poll forgets its knowledge of listings and of a failed database
+READER_LIFE: Final = 3_600.0  # after which a poll is given up, or its knowledge of listings and a failed database
 MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
 LAST_CHANCE: Final = 180.0  # after its deadline, in which a wait may end with what a last poll reads
 PAGE_LIFE: Final = 0.75  # part of the interval for which a page read by another triggerer is usable
 
 #: By connection and event loop, as ``dag.test()`` runs each trigger in one of its own.
 _polls: Final[dict[tuple[str, asyncio.AbstractEventLoop], Poll]] = {}
+
+#: When a loop may poll next, on the monotonic clock, by connection: a rest also binds waits that come after it began.
+_not_before: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, defaultdict[str, float]]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -86,12 +90,13 @@ class Poll:
         self._client: Client | None = None
         self._settings: Settings | None = None
         self._failure: Exception | None = None
-        self._origin, self._not_before, self._reader_until = time.time() + TICK / 2, 0.0, 0.0
+        self._origin, self._reader_until = time.time() + TICK / 2, 0.0
+        self._not_before = _not_before.setdefault(asyncio.get_running_loop(), defaultdict(float))
         # Without the context of the first wait, whose log would get what concerns all.
         self._task = contextvars.Context().run(asyncio.get_running_loop().create_task, self._run())
 
     def stop(self) -> None:
-        """End soon: a call that is under way is the last one, and no call waits for a retry."""
+        """End soon: no call waits for a retry, and the next one that finds a transfer is the last one."""
         self._task.cancel()
         if self._client:
             self._client.stop()
@@ -111,7 +116,7 @@ class Poll:
         """Poll if waits are due."""
         at, began = time.time(), time.monotonic()
         due = [wait for wait in self.waits if wait.end is None and wait.is_due(self._origin, at)]
-        if due and began >= self._not_before:
+        if due and began >= self._not_before[self._conn_id]:
             try:
                 await self._read(await self._open(), sorted(due, key=lambda wait: wait.asked), at)
                 self._failure = None
@@ -156,9 +161,9 @@ class Poll:
                 self._reader.read(client, wanted, max_age, tell)
 
         try:
-            await asyncio.wrap_future(start_thread(work))
+            await asyncio.wait_for(asyncio.wrap_future(start_thread(work)), READER_LIFE)
         finally:
-            self._not_before = time.monotonic() + PACE * self._reader.calls
+            self._not_before[self._conn_id] = time.monotonic() + PACE * self._reader.calls
             if changed and self._rows:  # nobody waits for the database, which may stall
                 shown, account = {each.id: each for each in changed}, client.settings.account
                 start_thread(partial(show, self._conn_id, lambda: account, shown, self._rows))
@@ -172,12 +177,13 @@ class Poll:
         is_final = isinstance(error, refused) and isinstance(self._failure, refused)
         if self._failure is None:
             log.warning("A poll failed; the waits continue", exc_info=error)
-        self._failure, self._not_before = error, max(self._not_before, time.monotonic() + RETRY_SECONDS)
+        retry_at = max(self._not_before[self._conn_id], time.monotonic() + RETRY_SECONDS)
+        self._failure, self._not_before[self._conn_id] = error, retry_at
         for wait in self.waits:
             if is_final:
                 wait.finish(WaitEnd("error", wait.seen, str(error)))
             else:
-                wait.tell(f"A poll failed; the wait continues: {error}")
+                wait.tell(f"A poll failed; the wait continues: {str(error) or type(error).__name__}")
 
 
 def _open_rows() -> Deliveries | None:

@@ -78,7 +78,9 @@ class Reader:
         shown_before, self._finished = self._finished, frozenset()
         is_whole = self._list(FINISHED, self._costs[OUTSTANDING], min(sent_at, default=0.0))
         # Listings that show nothing of what they showed before are of another account, or of none.
-        if self._missing and (not is_whole or (shown_before and shown_before.isdisjoint(self._finished))):
+        is_doubtful = not is_whole or (shown_before and shown_before.isdisjoint(self._finished))
+        if self._missing and (is_doubtful or "" in self._finished):  # a row without an id may be of any transfer
+            self._finished |= shown_before
             return False
         for transfer_id, seen in list(self._missing.items()):
             if seen and transfer_id not in self._finished:

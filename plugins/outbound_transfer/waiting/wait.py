@@ -116,7 +116,8 @@ class Wait:
         """
         if self.end or (read is None and self.must_be_read(at)):
             return  # another wait for the same transfer may need less
-        self.asked = at
+        at = min(at, time.time())  # somebody may have set the clock back
+        self.asked = min(at, self.deadline - 1) if isinstance(read, Exception) else at  # a last poll is repeated
         if isinstance(read, models.Transfer):
             # Only with a new status: an expiry that is put off at each read must not cause polls of its own.
             if self.seen is None or self.seen.status != read.status:

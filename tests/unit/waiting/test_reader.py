@@ -28,10 +28,14 @@ PAGE = 4
 
 @dataclass
 class Service:
-    """Transfers by id, newest first, with their statuses; those of ``hidden`` are only shown singly, if at all."""
+    """Transfers by id, newest first, with their statuses; those of ``hidden`` are only shown singly, if at all.
+
+    :ivar nameless: whose rows have no id.
+    """
 
     statuses: dict[str, str]
     hidden: set[str] = field(default_factory=set)
+    nameless: set[str] = field(default_factory=set)
     failing: dict[str, Exception] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
@@ -45,7 +49,9 @@ class Service:
         shown = [one for one in self.statuses if self.statuses[one] == status and one not in self.hidden]
         rest = [one for one in sorted(shown, key=int, reverse=True) if cursor is None or int(one) < int(cursor)]
         page = rest[:PAGE]
-        return TransferPage(tuple(map(self.transfer, page)), page[-1] if len(rest) > PAGE else None)
+        rows, nameless = [one for one in page if one not in self.nameless], self.nameless.intersection(page)
+        unreadable = tuple(UnreadableRow("", "no id", self.transfer(one).sent_at) for one in nameless)
+        return TransferPage(tuple(map(self.transfer, rows)), page[-1] if len(rest) > PAGE else None, unreadable)
 
     def get_transfer(self, transfer_id: str) -> Transfer:
         self._ask(transfer_id)
@@ -95,7 +101,7 @@ class Waits:
         elif found:
             self.errors[transfer_id] = found
         else:
-            hidden = transfer_id in self.service.hidden
+            hidden = transfer_id in self.service.hidden  # unlike one whose row has no id
             assert self.service.statuses[transfer_id] in OUTSTANDING or hidden, "it is not outstanding"
             assert transfer_id not in self.urgent, "presumed, and was to be read"
         self.answered[transfer_id] = self.polls
@@ -109,7 +115,7 @@ ids = st.integers(1, 70).map(lambda count: [str(number) for number in range(1, c
 def test_each_answer_is_what_a_single_read_says_and_nobody_is_starved(data: Any, all_ids: list[str]) -> None:
     changes = st.dictionaries(st.sampled_from(all_ids), statuses)
     service = Service(dict.fromkeys(all_ids, "pending") | data.draw(changes))
-    service.hidden = set(data.draw(st.lists(st.sampled_from(all_ids))))
+    service.hidden, service.nameless = (set(data.draw(st.lists(st.sampled_from(all_ids)))) for _ in range(2))
     waits = Waits(service, urgent=set(data.draw(st.lists(st.sampled_from(all_ids)))))
     for _ in range(data.draw(st.integers(1, 5))):
         service.statuses |= data.draw(changes)
@@ -146,10 +152,11 @@ def test_a_listing_that_no_longer_shows_finished_transfers_is_not_believed() -> 
         service.statuses[finished] = "complete"
         waits.poll(*service.statuses)
         service.hidden.add(finished)
-    service.statuses["58"] = "complete"
-    service.hidden.add("58")
-    waits.poll(*list(service.statuses)[:-2])
-    assert waits.known["58"].status == "complete"
+    for finished in ("58", "57"):
+        service.statuses[finished] = "complete"
+        service.hidden.add(finished)
+        waits.poll(*list(service.statuses)[: int(finished)])
+        assert waits.known[finished].status == "complete"
 
 
 def test_new_or_urgent_transfers_are_read_and_those_before_the_oldest_wait_are_not_listed() -> None:

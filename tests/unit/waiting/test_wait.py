@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 
 import pytest
@@ -40,6 +41,15 @@ def test_the_clock_of_the_service_decides_when_a_transfer_has_expired() -> None:
     assert one.is_due(at(-1e8), at(10 * DAY + 1 - 30))
     one.update(OSError("down"), at(10 * DAY + 1 - 30))
     assert not one.is_due(at(-1e8), at(10 * DAY + 2 - 30)), "a moment is polled once"
+
+
+def test_a_deadline_that_passes_by_a_wrong_clock_ends_no_wait() -> None:
+    """The clock was ahead when a call began, and was set before its response."""
+    one = wait(interval=60.0)
+    one.deadline = time.time() + 60
+    one.update(transfer(), time.time() + 3_600)
+    assert one.end is None
+    assert one.is_due(at(0), time.time() + 61)
 
 
 def test_an_expiry_that_is_put_off_at_each_read_causes_no_polls() -> None:
