@@ -154,6 +154,7 @@ def test_nothing_fails_and_no_event_is_lost(stack: RotationStack, service: Sandb
     tasks = stack.tasks_of("~")
     print(f"{count} deliveries, {len(stack.airflow.runs(INGESTION))} ingestions: {len(tasks)} tasks")
     assert {run["state"] for run in stack.airflow.runs(DELIVERIES)} == {"success"}
-    assert [task for task in tasks if task["try_number"] > 1 or task["state"] == "failed"] == []
+    # Not "try_number": on a busy machine, Airflow itself takes a try from tasks that resume soon ("state is queued").
+    assert [task for task in tasks if task["state"] == "failed"] == []
     assert {call["status"] for call in service.requests() + service.feed_calls()}.isdisjoint({401, 403})
     assert stack.events() == {"transfer_sent": count, "file_downloaded": count}
