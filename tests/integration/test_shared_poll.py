@@ -120,6 +120,14 @@ def test_a_last_poll_that_fails_is_repeated(scene) -> None:
     all_picked_up(scene, 1, 650, lambda: setattr(scene.time, "on_call", fail), interval=600.0, timeout=700.0)
 
 
+def test_the_rest_after_many_calls_leaves_time_for_a_last_poll(scene) -> None:
+    def answer(request: httpx.Request) -> httpx.Response | None:
+        is_endless = request.url.params.get("status") == "pending"
+        return httpx.Response(200, json={"data": [], "next_cursor": "0"}) if is_endless else None
+
+    all_picked_up(scene, 56, 5, lambda: setattr(scene.time, "on_call", answer), timeout=10.0)
+
+
 def test_a_deadline_ends_a_wait_though_no_poll_ever_succeeds(scene) -> None:
     task = scene.wait(scene.send()[0], timeout=300.0)
     scene.time.on_call = lambda _: httpx.Response(503)

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 # Seconds.
 TICK: Final = 2.0  # between two checks for due waits; the first comes one later, so that others may join
 PACE: Final = 2.5  # of rest after a poll, for each of its calls: most of the key's 60 a minute are for deliveries
+MAX_REST: Final = 150.0  # a last poll must come within LAST_CHANCE
 RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
 READER_LIFE: Final = 3_600.0  # after which a poll is given up, or its knowledge of listings and a failed database
 MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
@@ -163,7 +164,7 @@ class Poll:
         try:
             await asyncio.wait_for(asyncio.wrap_future(start_thread(work)), READER_LIFE)
         finally:
-            self._not_before[self._conn_id] = time.monotonic() + PACE * self._reader.calls
+            self._not_before[self._conn_id] = time.monotonic() + min(PACE * self._reader.calls, MAX_REST)
             if changed and self._rows:  # nobody waits for the database, which may stall
                 shown, account = {each.id: each for each in changed}, client.settings.account
                 start_thread(partial(show, self._conn_id, lambda: account, shown, self._rows))
