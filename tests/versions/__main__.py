@@ -165,6 +165,7 @@ def print_summary(results: dict[str, dict[str, Result]], steps: tuple[str, ...])
         for step, result in found.items():
             for reason, count in (result.skipped or Counter()).items():
                 print(f"{version} {step}: {count} skipped: {reason}")
+    print(f"{sum(result.passed for found in results.values() for result in found.values()):,} passed")
     if left_out := [step for step in STEPS if step not in steps]:
         print(f"Not run in the short form: {', '.join(left_out)}")
 

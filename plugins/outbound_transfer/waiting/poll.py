@@ -162,7 +162,8 @@ class Poll:
                 self._reader.read(client, wanted, max_age, tell)
 
         try:
-            await asyncio.wait_for(asyncio.wrap_future(start_thread(work)), READER_LIFE)
+            async with asyncio.timeout(READER_LIFE):  # not wait_for(), which loses a cancellation in Python 3.11
+                await asyncio.wrap_future(start_thread(work))
         finally:
             self._not_before[self._conn_id] = time.monotonic() + min(PACE * self._reader.calls, MAX_REST)
             if changed and self._rows:  # nobody waits for the database, which may stall

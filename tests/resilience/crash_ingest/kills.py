@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     # What a killed process wrote is the kernel's, on a disk or not; many small commits are not worth waiting for one.
     folder = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    wrong: list[str] = []
+    kills, wrong = 0, list[str]()
     print(
         f"{'warehouse':<15} {'killed':<8} {'when':<7} {'kills':>5} {'steps':>6} {'wrong':>6}"
         "  found after the kill (cursor: times)"
@@ -196,16 +196,16 @@ def main(arguments: list[str] | None = None) -> int:
                 target = target_of(name, folder, database_of)
                 for work in works_of(name):
                     if work in (options.work or WORKS):
-                        wrong += _report(name, target, work)
+                        for account in _report(name, target, work):
+                            kills, wrong = kills + account.kills, wrong + account.wrong
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print("\n".join(wrong) or "Nothing was lost, doubled or left half done.")
+    print("\n".join(wrong) or f"{kills:,} kills: nothing was lost, doubled or left half done.")
     return 1 if wrong else 0
 
 
-def _report(name: str, target: Target, work: str) -> list[str]:
-    """Kill at each moment, and print a row for each; return what was wrong."""
-    wrong: list[str] = []
+def _report(name: str, target: Target, work: str) -> Iterator[Account]:
+    """Kill at each moment, and print a row for each."""
     for moment in MOMENTS:
         started = time.monotonic()
         account = kill_everywhere(target, moment, work=WORKS[work])
@@ -215,5 +215,5 @@ def _report(name: str, target: Target, work: str) -> list[str]:
             f" {len(account.wrong):>6}  {left}   ({time.monotonic() - started:.0f} s)",
             flush=True,
         )
-        wrong += [f"{name}, {work}, {moment}, {each}" for each in account.wrong]
-    return wrong
+        account.wrong = [f"{name}, {work}, {moment}, {each}" for each in account.wrong]
+        yield account

@@ -114,6 +114,21 @@ class Breaking:
             threading.settrace(self.traces[1])  # type: ignore[arg-type]
 
 
+def test_a_loop_that_ends_with_the_first_news_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ``dag.test()``; the loop sees the end of the poll's thread only while it cancels the poll."""
+    has_ended = threading.Event()
+    monkeypatch.setattr(Service, "__exit__", lambda *_: has_ended.wait(10))
+
+    async def first_end() -> None:
+        stack.enter_context(join_poll("one", wait := new_wait("t"), Service))
+        await end_of(wait)
+        has_ended.set()
+        [each.join() for each in threading.enumerate() if each.name == "outbound-transfer-poll"]
+
+    with ExitStack() as stack:
+        asyncio.run(first_end())
+
+
 @pytest.mark.parametrize("event", ["call", pytest.param("line", marks=pytest.mark.slow)])
 def test_an_exception_anywhere_ends_no_wait(event: str) -> None:
     seen = Breaking(event)
