@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 from urllib.parse import quote
@@ -60,7 +60,7 @@ def log_retry(operation: str, error: CallError, seconds: float) -> None:
     log.warning("Waiting %.1f s to repeat %s: %s", seconds, operation, str(error).removeprefix(f"{operation}: "))
 
 
-class Client:
+class Client(AbstractContextManager["Client", None]):
     """The calls of one account, each repeated as the policy allows. Use it as a context manager, or close it.
 
     :param sleep: waits between two attempts.
@@ -87,6 +87,7 @@ class Client:
         self._was_reached = False
         self.clock_difference: float | None = None  # seconds by which the service's clock is ahead, once it is known
         self._http = open_client(settings)
+        self.close = self._http.close
 
     # The transfer interface.
 
@@ -257,7 +258,7 @@ class Client:
             return error.is_exhausted
 
         retrying = Retrying(
-            retry=retry_if_exception(_may_be_repeated),
+            retry=retry_if_exception(lambda e: isinstance(e, CallError) and e.is_transient and not e.is_exhausted),
             wait=lambda state: _delay_after(_error_of(state), failures),
             stop=is_over,
             sleep=self._wait,
@@ -293,12 +294,6 @@ class Client:
         """End other threads' calls by :class:`.CallsStopped`: uploads break off, and no call waits for a retry."""
         self._stopped.set()
 
-    def close(self) -> None:
-        self._http.close()
-
-    def __enter__(self) -> Client:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -330,10 +325,6 @@ def _decode_transfer(response: Response) -> Transfer:
 def _error_of(state: RetryCallState) -> CallError:
     assert state.outcome
     return cast("CallError", state.outcome.exception())
-
-
-def _may_be_repeated(error: BaseException) -> bool:
-    return isinstance(error, CallError) and error.is_transient and not error.is_exhausted
 
 
 def _delay_after(error: CallError, failures: int) -> float:
