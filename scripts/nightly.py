@@ -19,7 +19,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 #: How the targets say what they did: pytest's and unittest's counts, and those of the searches.
 COUNT: Final = re.compile(
-    r"\d[\d,]* (?:passed|schedules?|pairs?|faults?|kills?|inputs?|states?|steps|pages|runs|examples|extras|mutants)\b"
+    r"\d[\d,]* (?:passed|schedules?|pairs?|faults?|kills?|inputs?|states?|steps|pages|runs|scenarios|extras|mutants)\b"
+    r"|seeds \d+ to \d+"
 )
 
 
