@@ -87,7 +87,6 @@ class Client(AbstractContextManager["Client", None]):
         self._was_reached = False
         self.clock_difference: float | None = None  # seconds by which the service's clock is ahead, once it is known
         self._http = open_client(settings)
-        self.close = self._http.close
 
     # The transfer interface.
 
@@ -293,6 +292,9 @@ class Client(AbstractContextManager["Client", None]):
     def stop(self) -> None:
         """End other threads' calls by :class:`.CallsStopped`: uploads break off, and no call waits for a retry."""
         self._stopped.set()
+
+    def close(self) -> None:
+        self._http.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -77,9 +77,9 @@ class Reader:
         sent_at = [epoch_of(seen.sent_at, 0.0) for seen in self._missing.values() if seen]
         shown_before, self._finished = self._finished, frozenset()
         is_whole = self._list(FINISHED, self._costs[OUTSTANDING], min(sent_at, default=0.0))
-        # Listings that show nothing of what they showed before are of another account, or of none.
-        is_doubtful = not is_whole or (shown_before and shown_before.isdisjoint(self._finished))
-        if self._missing and (is_doubtful or "" in self._finished):  # a row without an id may be of any transfer
+        # Listings that show nothing of what they did are of another account, or none. A row without an id is anyone's.
+        is_other = bool(shown_before) and shown_before.isdisjoint(self._finished)
+        if self._missing and (not is_whole or is_other or "" in self._finished):
             self._finished |= shown_before
             return False
         for transfer_id, seen in list(self._missing.items()):
