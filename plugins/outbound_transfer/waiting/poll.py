@@ -41,6 +41,7 @@ TICK: Final = 2.0  # between two checks for due waits; the first comes one later
 PACE: Final = 2.5  # of rest after a poll, for each of its calls: most of the key's 60 a minute are for deliveries
 RETRY_SECONDS: Final = 30.0  # after which a poll that failed is repeated
 READER_LIFE: Final = 3_600.0  # after which a poll is given up, or its knowledge of listings and a failed database
+MAX_CLOCK_ERROR: Final = 60.0  # by which a clock is corrected at most
 LAST_CHANCE: Final = 180.0  # after its deadline, in which a wait may end with what a last poll reads
 MAX_REST: Final = LAST_CHANCE - RETRY_SECONDS
 PAGE_LIFE: Final = 0.75  # part of the interval for which a page read by another triggerer is usable
@@ -148,8 +149,9 @@ class Poll:
                 raise CallsStopped
             if isinstance(read, Transfer) and any(_shows_more(read, each.seen) for each in waits[transfer_id]):
                 changed.append(read)
+            ahead = min(max(client.clock_difference or 0.0, -MAX_CLOCK_ERROR), MAX_CLOCK_ERROR)
             for each in waits[transfer_id]:  # one by one: one that cannot be updated holds up no other
-                loop.call_soon_threadsafe(each.update, read, at)
+                loop.call_soon_threadsafe(each.update, read, at, ahead)
 
         wanted = {wait.transfer_id: wait.seen for wait in due}
         wanted |= {wait.transfer_id: None for wait in due if wait.must_be_read(at)}

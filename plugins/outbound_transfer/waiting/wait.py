@@ -108,10 +108,11 @@ class Wait:
         is_outstanding = self.seen is not None and self.seen.status in OUTSTANDING
         return not is_outstanding or self.rules.accept_partial or min(self.deadline, self._expired_at) <= at
 
-    def update(self, read: models.Transfer | Exception | None, at: float) -> None:
+    def update(self, read: models.Transfer | Exception | None, at: float, ahead: float = 0.0) -> None:
         """Apply what was read at ``at``, unless the wait has ended.
 
         :param read: the transfer; or the error of its read; None if it is known to be outstanding still.
+        :param ahead: seconds by which the service's clock is ahead of this one.
         """
         if self.end or (read is None and self.must_be_read(at)):
             return  # another wait for the same transfer may need less
@@ -120,7 +121,7 @@ class Wait:
         if isinstance(read, models.Transfer):
             # Only with a new status: an expiry that is put off at each read must not cause polls of its own.
             if self.seen is None or self.seen.status != read.status:
-                self._expired_at = epoch_of(read.expires_at) + EXPIRY_MARGIN
+                self._expired_at = epoch_of(read.expires_at) - ahead + EXPIRY_MARGIN
             self.seen = read
             if self.rules.outcome_of(read):
                 self.finish(WaitEnd("finished", read))

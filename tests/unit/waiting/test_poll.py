@@ -37,6 +37,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Service:
     """A client of transfers that are complete, but for those that are pending."""
 
+    clock_difference = 0.0
+
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.settings, self.pending = settings, set[str]()
 

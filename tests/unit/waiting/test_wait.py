@@ -34,13 +34,13 @@ def test_waits_that_begin_at_other_moments_are_due_once_in_each_interval_and_tog
     assert due == [[False, False], [False, False], [True, True]]
 
 
-def test_a_transfer_is_read_when_it_has_expired() -> None:
+def test_the_clock_of_the_service_decides_when_a_transfer_has_expired() -> None:
     one = wait(interval=1e9)
-    one.update(transfer(), at(0))
-    assert not one.is_due(at(-1e8), at(10 * DAY))
-    assert one.is_due(at(-1e8), at(10 * DAY + 1))
-    one.update(OSError("down"), at(10 * DAY + 1))
-    assert not one.is_due(at(-1e8), at(10 * DAY + 2)), "a moment is polled once"
+    one.update(transfer(), at(0), ahead=30.0)
+    assert not one.is_due(at(-1e8), at(10 * DAY - 30))
+    assert one.is_due(at(-1e8), at(10 * DAY + 1 - 30))
+    one.update(OSError("down"), at(10 * DAY + 1 - 30))
+    assert not one.is_due(at(-1e8), at(10 * DAY + 2 - 30)), "a moment is polled once"
 
 
 def test_a_deadline_that_passes_by_a_wrong_clock_ends_no_wait() -> None:
