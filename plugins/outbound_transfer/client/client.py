@@ -81,7 +81,7 @@ class Client(AbstractContextManager["Client", None]):
         secrets: Iterable[str] = (),
     ) -> None:
         self.settings, self._policy, self._stopped = settings, policy, threading.Event()
-        self._sleep, self._on_attempt, self._on_retry = sleep or self._stopped.wait, on_attempt, on_retry
+        self.sleep, self._on_attempt, self._on_retry = sleep or self._stopped.wait, on_attempt, on_retry
         # Both keys, as a peer may have seen either.
         self.secrets = {settings.transfer_api_key, settings.event_api_key, *secrets}
         self._was_reached = False
@@ -277,7 +277,7 @@ class Client(AbstractContextManager["Client", None]):
         return transport.decode_response(request, response, decode, self.secrets)
 
     def _wait(self, seconds: float) -> None:
-        self._sleep(seconds)
+        self.sleep(seconds)
         self._check_not_stopped()
 
     def _body(self, upload: Upload) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +80,6 @@ class OutboundTransferHook(BaseHook):
         settings = settings_from_connection(self.get_connection(self.outbound_transfer_conn_id))
         mask_secret(settings.event_api_key)  # Airflow masks the password, but the extra only as a whole
         return settings
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep with the function that the client uses between two attempts."""
-        self._options.get("sleep", time.sleep)(seconds)
 
     def create_transfer(self, new: NewTransfer) -> Transfer:
         """Create a draft from the result of ``build_new_transfer`` (service-api.md, R22).

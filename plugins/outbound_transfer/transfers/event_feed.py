@@ -66,7 +66,7 @@ class EventFeedOperator(OutboundTransferOperator):
         def sleep(seconds: float) -> None:
             if self.deferrable:
                 raise DeferRequested(seconds)
-            hook.sleep(seconds)
+            hook.get_conn().sleep(seconds)
 
         before, self._progress = self._progress, IngestProgress()
         with fail_without_retry_on_warehouse_errors():
