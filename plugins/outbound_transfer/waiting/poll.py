@@ -158,17 +158,17 @@ class Poll:
         max_age = PAGE_LIFE * min(wait.interval for wait in due)
 
         def work() -> None:
-            with client, trace("poll", waiters=len(wanted)):
-                self._reader.read(client, wanted, max_age, tell)
+            try:
+                with client, trace("poll", waiters=len(wanted)):
+                    self._reader.read(client, wanted, max_age, tell)
+            finally:  # here, as the last call may end after the last wait
+                self._not_before[self._conn_id] = time.monotonic() + min(PACE * self._reader.calls, MAX_REST)
+                if changed and self._rows:  # nobody waits for the database, which may stall
+                    shown, account = {each.id: each for each in changed}, client.settings.account
+                    start_thread(partial(show, self._conn_id, lambda: account, shown, self._rows))
 
-        try:
-            async with asyncio.timeout(READER_LIFE):  # not wait_for(), which loses a cancellation in Python 3.11
-                await asyncio.wrap_future(start_thread(work))
-        finally:
-            self._not_before[self._conn_id] = time.monotonic() + min(PACE * self._reader.calls, MAX_REST)
-            if changed and self._rows:  # nobody waits for the database, which may stall
-                shown, account = {each.id: each for each in changed}, client.settings.account
-                start_thread(partial(show, self._conn_id, lambda: account, shown, self._rows))
+        async with asyncio.timeout(READER_LIFE):  # not wait_for(), which loses a cancellation in Python 3.11
+            await asyncio.wrap_future(start_thread(work))
 
     def _fail(self, error: Exception) -> None:
         """Report a failed poll to the waits. A key that is refused twice in a row ends them.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import msgspec
 import sqlalchemy as sa
 
-from outbound_transfer.client.errors import CallError, Forbidden, InvalidApiKey, InvalidDelivery, NotFound, RateLimited
+from outbound_transfer.client import errors
 from outbound_transfer.client.models import Transfer, TransferPage
 from outbound_transfer.store.rows import TERMINAL_STATUSES as FINISHED
 from outbound_transfer.store.types import Text
@@ -32,6 +32,7 @@ Tell: TypeAlias = Callable[[str, Transfer | Exception | None, float], object]
 
 MAX_SINGLE_READS: Final = 20  # transfers that one poll reads individually
 MAX_FAILURES: Final = 3  # in a row, after which a poll is given up
+NO_MORE: Final = (errors.CallsStopped, errors.InvalidApiKey, errors.Forbidden, errors.RateLimited)  # end a poll at once
 MAX_SECONDS: Final = 5.0  # that the database may take for a page
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Reader:
         :param wanted: by id; as last seen if it is outstanding unless a listing of the finished, or a page of another
             triggerer, says otherwise; None if it must be read.
         :param max_age: seconds for which another triggerer's page is usable.
-        :raises CallError: nothing more can be read now.
+        :raises Exception: nothing more can be read now.
         """
         self._client, self._missing, self._tell = client, dict(wanted), tell
         self.calls = self._failures = 0
@@ -132,11 +133,11 @@ class Reader:
         self.calls += 1
         try:
             response = call()
-        except (NotFound, InvalidDelivery) as error:
+        except (errors.NotFound, errors.InvalidDelivery) as error:
             return error
-        except CallError as error:
+        except Exception as error:  # such as that of an id which is too long for a URL
             self._failures += 1
-            if isinstance(error, InvalidApiKey | Forbidden | RateLimited) or self._failures == MAX_FAILURES:
+            if isinstance(error, NO_MORE) or self._failures == MAX_FAILURES:
                 raise
             return error
         self._failures = 0

@@ -74,7 +74,6 @@ class Waits:
     urgent: set[str] = field(default_factory=set)
     known: dict[str, Transfer] = field(default_factory=dict)
     answered: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, Exception] = field(default_factory=dict)
     polls: int = 0
 
     def __post_init__(self) -> None:
@@ -98,9 +97,7 @@ class Waits:
     def _hear(self, transfer_id: str, found: Transfer | Exception | None, _: float) -> None:
         if isinstance(found, Transfer):
             self.known[transfer_id] = found
-        elif found:
-            self.errors[transfer_id] = found
-        else:
+        elif found is None:
             hidden = transfer_id in self.service.hidden  # unlike one whose row has no id
             assert self.service.statuses[transfer_id] in OUTSTANDING or hidden, "it is not outstanding"
             assert transfer_id not in self.urgent, "presumed, and was to be read"
@@ -117,12 +114,14 @@ def test_each_answer_is_what_a_single_read_says_and_nobody_is_starved(data: Any,
     service = Service(dict.fromkeys(all_ids, "pending") | data.draw(changes))
     service.hidden, service.nameless = (set(data.draw(st.lists(st.sampled_from(all_ids)))) for _ in range(2))
     waits = Waits(service, urgent=set(data.draw(st.lists(st.sampled_from(all_ids)))))
+    service.failing = {data.draw(st.sampled_from(all_ids)): ValueError("an id that is too long for a URL")}
     for _ in range(data.draw(st.integers(1, 5))):
         service.statuses |= data.draw(changes)
         calls = waits.poll(*all_ids)
         # Even where no listing shows anything: the pages of all, some of them once more, and the single reads.
         assert len(calls) <= 2 * service.pages(*OUTSTANDING, *FINISHED) + MAX_SINGLE_READS
         assert sum(one.isdecimal() for one in calls) <= MAX_SINGLE_READS
+    service.failing.clear()
     waited = 2 + ceil(len(all_ids) / MAX_SINGLE_READS)
     for _ in range(waited):
         waits.poll(*all_ids, is_new_hour=True)
