@@ -9,6 +9,7 @@ the faults stop the feed is read to its end.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -119,6 +120,7 @@ class FeedScenario:
         self.steps, self.dies_at = 0, self.rng.randint(1, 60)
         self.run()
         self.dies_at = 0
+        gc.collect()  # a process that has ended leaves no cursor, which would keep a transaction open
 
     def reset(self) -> None:
         self._tables().reset(0)
