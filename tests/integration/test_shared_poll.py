@@ -89,8 +89,7 @@ def test_polls_that_fail_halfway_leave_most_of_a_keys_calls_to_deliveries(scene)
 def test_waits_that_follow_one_another_leave_most_of_a_keys_calls_to_deliveries(scene, leave) -> None:
     """Tasks for transfers of long ago end at their first poll, or are cleared during it; and the next ones begin."""
     sent = scene.send(25)
-    for one in sent:
-        scene.sandbox.cancel(one)
+    [scene.sandbox.cancel(one) for one in sent]
     scene.time.on_call = lambda _: time.sleep(leave)
 
     async def story() -> None:
@@ -99,6 +98,7 @@ def test_waits_that_follow_one_another_leave_most_of_a_keys_calls_to_deliveries(
             await scene.follow(*map(scene.wait, sent), until=until)
 
     scene.time.run(story())
+    assert leave or outcomes(scene.tasks) == {("AirflowFailException", "canceled")}
     assert len(scene.polls()) <= 30 * (scene.time.now / 60) + 10
 
 
