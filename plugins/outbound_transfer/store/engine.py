@@ -51,9 +51,9 @@ _URLS: Final = {
     "duckdb": "outbound_transfer_duckdb://",
 }
 
-#: Codes of errors; words where a database has no codes. Another session has changed or made the same: a deadlock, a
-#: serialization, a key, a record, a table, an index.
-_CONFLICTS: Final = ("40001", "40P01", "42P07", "23505", 1213, 1062, 1020, 1412, 1050, 1061, "database is locked")
+#: Codes of errors; words where a database has no codes. Another session has changed or made the same, or does: a
+#: deadlock, a serialization, a key, a record, a table, an index.
+_CONFLICTS: Final = ("40001", "40P01", "42P07", "23505", 1213, 1062, 1020, 1412, 1684, 1050, 1061, "database is locked")
 
 #: A schema does not exist; a right is missing.
 _MISSING: Final = ("3F000", 1049, "unknown database", "Schema with name")

@@ -43,6 +43,7 @@ def overview(
         return {}
     columns = found.table.c
     with found.database.begin() as tx:
+        feeds = _feeds(tx, found)  # first: after other reads, MariaDB fails where another session makes these tables
         counted = _rows(tx, _counts(found, window_start(max(wanted.days, DAYS), now)))
         counts = [row for row in counted if row["dag_id"] in readable]
         # Dags with deliveries are far fewer than all that Airflow may have.
@@ -50,7 +51,7 @@ def overview(
         in_window = (columns.created_at >= window_start(wanted.days, now)) & columns.dag_id.in_(dags)
         shown = _list(found, wanted.sort).where(in_window, *_filters(found, wanted))
         shown = shown.offset((wanted.page - 1) * PAGE_SIZE).limit(PAGE_SIZE + 1)
-        return {"deliveries": _rows(tx, shown), "counts": counts, "feeds": _feeds(tx, found)}
+        return {"deliveries": _rows(tx, shown), "counts": counts, "feeds": feeds}
 
 
 def task_deliveries(found: Deliveries, task: Row) -> list[dict[str, Any]]:

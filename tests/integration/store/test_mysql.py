@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from outbound_transfer.store.deliveries import Deliveries
 from outbound_transfer.store.events import EventStore
 from outbound_transfer.store.insert import insert_new
 from outbound_transfer.store.rows import utc_now
-from outbound_transfer.store.tables import EVENTS, TABLES, Tables
+from outbound_transfer.store.tables import EVENTS, FEED, TABLES, Tables
+from outbound_transfer.ui.filters import Filter
+from outbound_transfer.ui.queries import overview
 from support.feed_pages import event, page, tables
 from support.mariadb import Database
 from support.timeouts import eventually
@@ -132,3 +135,30 @@ def test_a_lock_wait_timeout_is_not_taken_for_a_moved_cursor(hook: Hook) -> None
         with pytest.raises(Exception, match=r"1205|Lock wait timeout|max_statement_time"):
             feed.load_page(page(0, event(1)))
     assert feed.load_page(page(0, event(1))).new_events == 1
+
+
+def test_a_table_in_the_making_breaks_nothing(hook: Hook) -> None:
+    """MariaDB does not wait for one, but fails with 1684, in a transaction that has read others."""
+    Tables(hook).create(FEED[:-1])
+    Deliveries(hook, prefix=PREFIX).read("")
+    shown, made, making = Deliveries(hook, prefix=PREFIX), Tables(hook), []
+    with closing(hook.connect()) as other, ThreadPoolExecutor(1) as pool:
+        end = f"KILL QUERY {other.thread_id()}"
+        making_now = "SELECT 1 FROM information_schema.processlist WHERE state = 'User sleep'"
+
+        def watch(what: str, run: Callable[[], Any]) -> Any:
+            if what.startswith("SELECT") and "FROM" in what and not making:
+                making.append(pool.submit(other.query, f"CREATE TABLE {PREFIX}feed_polls SELECT SLEEP(600)"))
+                eventually(lambda: hook.fetch(making_now))
+            try:
+                return run()
+            finally:
+                if making and "feed_polls" in what:
+                    hook.run(end)
+
+        uses: Any = (shown, lambda: overview(shown, Filter(), [], utc_now())), (made, lambda: made.create(FEED))
+        for one, use in uses:
+            observe(one.database, watch)
+            use()
+            hook.run(end)
+            assert "interrupted" in str(making.pop().exception())
