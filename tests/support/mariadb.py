@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,21 +63,15 @@ def running_server() -> Iterator[Database]:
     folder = Path(tempfile.mkdtemp(prefix="mariadb-", dir=shared if shared.is_dir() else None))
     process = None
     try:
-        data = f"--datadir={folder / 'data'}"
-        _install(folder / "data", data)
+        # A server that starts removes the temporary tables of all that have its temporary folder.
+        folders = f"--datadir={folder / 'data'}", f"--tmpdir={folder}"
+        _install(folder / "data", folders)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         server = Database(str(folder / "socket"), port, "")
         with (folder / "log").open("wb") as log:
-            # The temporary tables of two servers have the same names.
-            places = (
-                data,
-                f"--tmpdir={folder}",
-                f"--socket={server.socket}",
-                f"--port={port}",
-                f"--pid-file={folder}/pid",
-            )
-            process = subprocess.Popen([SERVER, *OPTIONS, *places], stdout=log, stderr=log)
+            places = f"--socket={server.socket}", f"--port={port}", f"--pid-file={folder}/pid"
+            process = subprocess.Popen([SERVER, *OPTIONS, *folders, *places], stdout=log, stderr=log)
         eventually(lambda: _is_up(process, server, folder / "log"), interval=0.02)
         with closing(server.connect()) as connection, closing(connection.cursor()) as tx:
             tx.execute("CREATE DATABASE main")
@@ -89,12 +83,12 @@ def running_server() -> Iterator[Database]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _install(folder: Path, data: str) -> None:
+def _install(folder: Path, folders: Sequence[str]) -> None:
     """Make the system's tables: ``mariadb-install-db`` does the same, and needs programs of other packages."""
     (folder / "mysql").mkdir(parents=True)
     scripts = (Path("/usr/share/mysql") / name for name in ("mysql_system_tables.sql", "mysql_system_tables_data.sql"))
     statements = "USE mysql;\n" + "".join(script.read_text() for script in scripts)
-    command = [SERVER, *OPTIONS, data, "--bootstrap", "--default-storage-engine=Aria"]
+    command = [SERVER, *OPTIONS, *folders, "--bootstrap", "--default-storage-engine=Aria"]
     done = subprocess.run(command, input=statements, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2_000:]
 
