@@ -23,7 +23,6 @@ from typing import Any
 from benchmarks.simulated_waiters import sandbox_process
 from benchmarks.waiters import RECIPIENT
 from outbound_transfer_sandbox.testing import Sandbox
-from support.connections import connection_json
 from support.deliveries_table import settings
 from support.postgres import running_server
 from support.transfers import send
@@ -109,7 +108,7 @@ def main() -> None:
         sent = send(sandbox, arguments.waits)
         sandbox.patch_account(requests_per_window=10**6, outstanding_transfer_limit=10**6)
         print(f"Sent {len(sent)} transfers", flush=True)
-        connections = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": connection_json(sandbox)}
+        connections = {"AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT": sandbox.airflow_connection()}
         if arguments.database:
             connections["AIRFLOW_CONN_CLUSTER_STATE"] = stack.enter_context(running_server()).airflow_connection
             connections |= settings("cluster_state")

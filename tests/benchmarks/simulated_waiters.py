@@ -20,7 +20,6 @@ os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "WARNING")  # read when
 import psutil
 
 from outbound_transfer_sandbox.testing import Sandbox
-from support.connections import connection_json
 from support.transfers import send
 from support.triggers import Triggerer
 from support.waiting_tasks import trigger_of
@@ -34,7 +33,7 @@ def simulated(count: int) -> Iterator[str]:
     with sandbox_process() as sandbox:
         sent = send(sandbox, count)
         sandbox.patch_account(requests_per_window=60, outstanding_transfer_limit=10**6)
-        os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = connection_json(sandbox)
+        os.environ["AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT"] = sandbox.airflow_connection()
         yield from asyncio.run(_wait(sandbox, sent))
 
 

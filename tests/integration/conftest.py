@@ -11,7 +11,6 @@ import pytest
 from outbound_transfer.operators.draft import AttachFilesOperator, CreateTransferOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from outbound_transfer_sandbox.testing import Sandbox, running_sandbox
-from support.connections import connection_json
 from support.deliveries import DELIVERY
 from support.mail_server import MailServer
 from support.tasks import FakeTaskInstance, SimulatedClock, task_instance
@@ -55,7 +54,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Sandbox]
     with running_sandbox() as other:
 
         def move() -> Sandbox:
-            monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(other))
+            monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", other.airflow_connection())
             return other
 
         yield move

@@ -13,7 +13,6 @@ from outbound_transfer.operators.draft import SendTransferOperator
 from outbound_transfer.operators.transfer import DeliverFilesOperator
 from support import memory
 from support.airflow_names import AirflowFailException
-from support.connections import connection_json
 from support.deliveries import DELIVERY, billed
 from support.keyed_tasks import KeyedTaskInstance, keyed_task, sqlite_connection
 from support.tasks import SimulatedClock, again, without_credit
@@ -77,7 +76,7 @@ def test_while_its_owner_is_active_another_task_is_retried(deliver, sandbox, sta
 def test_another_users_connection_does_not_send_what_it_cannot_see(deliver, sandbox, monkeypatch) -> None:
     sent = deliver("one").run()["id"]
     monkeypatch.setattr(sandbox, "transfer_api_key", sandbox.new_key("other"))
-    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", connection_json(sandbox))
+    monkeypatch.setenv("AIRFLOW_CONN_OUTBOUND_TRANSFER_DEFAULT", sandbox.airflow_connection())
     with pytest.raises(AirflowFailException, match=f"{sent}.*another user.*with another delivery_key"):
         deliver("two").run()
     assert list(billed(sandbox)) == [sent]

@@ -12,7 +12,6 @@ from outbound_transfer_sandbox.testing import Sandbox
 
 DELIVERY = {"subject": "Report", "recipients": ["ann@example.com"]}
 
-
 BOTH_MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["held", "deferrable"])
 
 

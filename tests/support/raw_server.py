@@ -71,10 +71,6 @@ def serving(
             thread.join()
 
 
-def saying(data: bytes) -> Callable[[socket.socket, bytes], None]:
-    return lambda stream, request: stream.sendall(data)
-
-
 def header(request: bytes, name: str) -> str | None:
     found = re.search(rf"^{name}: (.*?)\r$".encode(), request, re.IGNORECASE | re.MULTILINE)
     return found[1].decode() if found else None

@@ -15,7 +15,6 @@ import httpx
 from e2e.secrets.scan import Haystack, PlantedSecret, files, tables
 from support.airflow_stack.many_sandboxes import ManySandboxesStack
 from support.airflow_stack.stack import unless_busy
-from support.connections import connection_json
 from support.postgres import Database
 from support.raw_server import answer as raw_answer
 from support.raw_server import header, read_body
@@ -83,7 +82,7 @@ class SecretsStack(ManySandboxesStack):
         }
 
     def connections(self) -> dict[str, str]:
-        good, unclear, unclear_sms, forbidden = (connection_json(each) for each in self.sandboxes)
+        good, unclear, unclear_sms, forbidden = (each.airflow_connection() for each in self.sandboxes)
         refused = json.loads(good) | {"password": WRONG_KEY.value, "extra": {"event_api_key": WRONG_EVENT_KEY.value}}
         mirrored = {"password": MIRRORED_KEY.value, "extra": {"event_api_key": MIRRORED_EVENT_KEY.value}}
         mirrors = {

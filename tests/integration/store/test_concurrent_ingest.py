@@ -9,7 +9,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from outbound_transfer.store.errors import CursorMoved
 from outbound_transfer.store.tables import GROUPS, Tables
 from support.feed_pages import IDS, PAGES, events, page, tables
 from support.timeouts import TEST_TIMEOUT
@@ -17,17 +16,11 @@ from support.warehouses import Hook
 
 
 def _at_once(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run tasks at the same moment; return what each returned or raised."""
     barrier = threading.Barrier(len(tasks))
-
-    def started(task: Callable[[], Any]) -> Any:
-        barrier.wait()
-        try:
-            return task()
-        except CursorMoved as moved:
-            return moved
-
     with ThreadPoolExecutor(len(tasks)) as pool:
-        return list(pool.map(started, tasks))
+        futures = [pool.submit(lambda task=task: (barrier.wait(), task())[1]) for task in tasks]
+    return [future.exception() or future.result() for future in futures]
 
 
 def test_of_readers_that_race_for_a_page_one_lands_it(hook: Hook) -> None:

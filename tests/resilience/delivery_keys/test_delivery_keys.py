@@ -10,7 +10,6 @@ import pytest
 from outbound_transfer_sandbox.testing import Sandbox
 from resilience.delivery_keys.processes import DatabaseKill, DeliveringProcess
 from support import memory
-from support.connections import connection_json
 from support.deliveries import billed
 from support.keyed_tasks import sqlite_connection
 
@@ -38,7 +37,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def service(sandbox: Sandbox, keys: str, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """A service whose rate limit many processes do not reach."""
     sandbox.patch_account(requests_per_window=100_000)
-    monkeypatch.setenv(CONNECTION, connection_json(sandbox))
+    monkeypatch.setenv(CONNECTION, sandbox.airflow_connection())
     return sandbox
 
 

@@ -25,7 +25,6 @@ from resilience.inputs import INPUTS, operator_for, sql_connection
 from resilience.oracle import DeliveryOracle
 from support import memory
 from support.calls import ProcessCrashed
-from support.connections import connection_json
 from support.oracle import says_sent
 from support.tasks import FakeTaskInstance, SimulatedClock
 from support.timeouts import eventually
@@ -371,7 +370,7 @@ def _is_late(schedule: Schedule) -> bool:
 
 def _connection(sandbox: Sandbox, timeout: float) -> str:
     # Without certificates to load, which plain HTTP has no use for, a client is made in no time.
-    return connection_json(sandbox, timeout=timeout, verify=False)
+    return sandbox.airflow_connection(timeout=timeout, verify=False)
 
 
 def singles(harness: Harness) -> Iterator[Schedule]:

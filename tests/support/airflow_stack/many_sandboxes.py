@@ -13,7 +13,6 @@ from outbound_transfer_sandbox.testing import Sandbox
 from support.airflow_stack.console import Reporter
 from support.airflow_stack.processes import Processes, members
 from support.airflow_stack.stack import Stack
-from support.connections import connection_json
 from support.postgres import Database, running_server
 from support.repository import REPOSITORY
 
@@ -67,7 +66,7 @@ class ManySandboxesStack(Stack):
     def connections(self) -> dict[str, str]:
         # No call may give up while it is held.
         return {
-            f"AIRFLOW_CONN_SANDBOX_{number}": connection_json(sandbox, timeout=600)
+            f"AIRFLOW_CONN_SANDBOX_{number}": sandbox.airflow_connection(timeout=600)
             for number, sandbox in enumerate(self.sandboxes)
         }
 
