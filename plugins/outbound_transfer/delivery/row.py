@@ -232,7 +232,7 @@ class Row:
         started = "" if attempt.by.clear_number else attempt.by.run_started_at
         if twin := self.rows.find_twin([self.key, *self.memory.siblings], self.memory.twin(), started):
             raise AlreadyDelivered(
-                f"Transfer {twin}, which another task or index of this run has sent or is sending, has the same "
+                f"Transfer {twin}, which another task or index of this run has sent or may have sent, has the same "
                 "subject, recipients and files. Nothing is sent. If this is a separate delivery, give each of them a "
                 "delivery_key, or trigger a new Dag run"
             )

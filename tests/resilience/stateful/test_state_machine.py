@@ -75,6 +75,17 @@ def test_a_file_changed_between_attempts_is_sent_as_the_last_one_found_it(begun:
     assert len(machine.versions[path.name]) == 2
 
 
+def test_a_delivery_is_refused_while_the_send_of_another_task_is_in_doubt(begun: Any) -> None:
+    machine = begun()
+    machine.deliver_in_steps(trouble="no service")
+    machine.deliver(trouble="no service")
+    machine.deliver_in_order()
+    assert not any(machine.sent.values())
+    machine.death.in_doubt.clear()
+    with pytest.raises(AssertionError, match="refused although nothing is wrong"):
+        machine.deliver_in_order()
+
+
 @pytest.mark.parametrize("is_forgetful", [False, True])
 def test_the_machine_finds_a_delivery_that_forgets_what_it_sent(begun: Any, is_forgetful: bool) -> None:
     machine = begun()
